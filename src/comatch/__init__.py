@@ -1,0 +1,18 @@
+"""comatch: an image classifier from a handful of labels and many unlabelled pictures."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from comatch.api import evaluate, load, train
+
+__version__ = "0.1.0"
+__all__ = ["evaluate", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing torch takes seconds; `comatch --help` should not.
+    if name in __all__:
+        from comatch import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'comatch' has no attribute '{name}'")

@@ -1,0 +1,277 @@
+"""The same from Python as from the command line.
+
+run = comatch.train("digits", labels=40)
+classifier = comatch.load(run.path)
+classifier.predict(["a.png", "b.jpg"]).labels
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from comatch import evaluation, recipes
+from comatch.config import Recipe, parse, read_json, replace
+from comatch.data import sources, splits
+from comatch.data.folder import PictureError, read_picture, square
+from comatch.errors import UserError
+from comatch.nets import Network, build_encoder
+from comatch.training.folder import RunFolder
+from comatch.training.loop import fit
+from comatch.types import Dataset
+
+Picture = str | Path | Image.Image | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, and what its summary says."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    def load(self, device: str = "auto") -> "Classifier":
+        return load(self.path, device)
+
+
+def train(
+    data: str | Path | None = None,
+    *,
+    labels: int | None = None,
+    labels_file: str | Path | None = None,
+    method: str | None = None,
+    recipe: str | None = None,
+    data_dir: str | Path | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    progress: bool = True,
+    settings: dict[str, Any] | Sequence[str] = (),
+) -> Run:
+    """Trains a classifier and leaves a run folder.
+
+    `data` is a known name (digits, cifar10, stl10) or the path of a folder of pictures. Everything
+    left out is the recipe's choice; `settings` changes any field of the recipe or of its method
+    ({"alpha": 1.0}, or ["alpha=1.0"]). With `resume`, an unfinished run in `out` goes on, and a
+    finished one is returned as it is.
+    """
+    where = choose_device(device)
+    named: dict[str, Any] = {
+        "data": None if data is None else _source(str(data)),
+        "labels": labels,
+        "labels_file": None if labels_file is None else str(Path(labels_file).absolute()),
+        "steps": steps,
+        "seed": seed,
+    }
+    given = {key: value for key, value in named.items() if value is not None}
+
+    folder = RunFolder(Path(out)) if out else None
+    if folder is None or not (resume and folder.exists()):
+        name = recipe or recipes.default_for(given.get("data", "digits"), where.type == "cuda")
+        planned = recipes.get(name, method or "comatch")
+        given |= _typed(planned, settings)
+        planned = complete(replace(planned, **given), given)
+        folder = folder or default_folder(planned, resume)
+    if resume and folder.exists():
+        planned = folder.recipe()
+        check_same(folder, planned, recipe, method, given | _typed(planned, settings))
+        if folder.summary.exists():
+            return Run(folder.path, read_json(folder.summary))
+        home = Path(data_dir) if data_dir else folder.data_dir()
+    else:
+        folder.check_free()
+        home = Path(data_dir or "data")
+
+    dataset = open_data(planned, home, progress)
+    if folder.exists():
+        split = splits.restore(dataset, planned, read_json(folder.split))
+    else:
+        split = splits.make(dataset, planned)
+    return Run(folder.path, fit(folder, planned, dataset, split, where, home, progress))
+
+
+def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
+    """What follows from the settings that were given."""
+    if not recipe.data:
+        raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of pictures")
+    if recipe.labels_file and "labels" not in given:
+        return replace(recipe, labels=None)  # the file says which, and so how many
+    return recipe
+
+
+def _typed(recipe: Recipe, settings: dict[str, Any] | Sequence[str]) -> dict[str, Any]:
+    return dict(settings) if isinstance(settings, dict) else parse(recipe, settings)
+
+
+def check_same(
+    folder: RunFolder,
+    saved: Recipe,
+    recipe: str | None,
+    method: str | None,
+    given: dict[str, Any],
+) -> None:
+    """A run goes on with the settings that it began with, or not at all."""
+    asked = [("recipe", saved.name, recipe), ("method", saved.method.method, method)]
+    changed = replace(saved, **given)
+    for key in given:
+        asked.append((key, find_setting(saved, key), find_setting(changed, key)))
+    for key, was, now in asked:
+        if now is not None and was != now:
+            raise UserError(
+                f"{folder.path} is a run of another configuration ({key} is {was}, not {now}): "
+                "leave that out to go on with it, or choose another --out"
+            )
+
+
+def find_setting(recipe: Recipe, key: str) -> Any:
+    return getattr(recipe if hasattr(recipe, key) else recipe.method, key)
+
+
+def open_data(recipe: Recipe, data_dir: Path, progress: bool = True) -> Dataset:
+    labels_file = Path(recipe.labels_file) if recipe.labels_file else None
+    dataset = sources.load(recipe.data, data_dir, recipe.image_size, progress, labels_file)
+    if dataset.skipped:
+        some = "; ".join(dataset.skipped[:3]) + ("; ..." if len(dataset.skipped) > 3 else "")
+        warnings.warn(f"{len(dataset.skipped)} pictures were left out ({some})", stacklevel=2)
+    return dataset
+
+
+def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
+    """runs/digits-comatch-40-seed0, and -2, -3, ... behind it where that is taken."""
+    labels = "all" if recipe.labels is None else recipe.labels
+    stem = f"{Path(recipe.data).name}-{recipe.method.method}-{labels}-seed{recipe.seed}"
+    taken, path, number = None, Path("runs") / stem, 1
+    while path.exists():
+        number += 1
+        taken, path = path, Path("runs") / f"{stem}-{number}"
+    return RunFolder(taken if resume and taken else path)
+
+
+def choose_device(device: str) -> torch.device:
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device '{device}': use auto, cpu or cuda")
+    gpu = torch.cuda.is_available()
+    if device == "cuda" and not gpu:
+        raise UserError("no CUDA GPU can be used here: use --device cpu, or auto")
+    return torch.device("cuda" if gpu and device != "cpu" else "cpu")
+
+
+def _source(data: str) -> str:
+    """A name as it is, a path made absolute so that the run can be continued from anywhere."""
+    return data if data in sources.SOURCES else str(Path(data).expanduser().absolute())
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    labels: list[str]  # [N] the likeliest class
+    probabilities: Tensor  # [N, C]
+    classes: list[str]  # [C]
+
+
+class Classifier:
+    """A trained network with everything it needs to look at a picture."""
+
+    def __init__(self, net: Network, description: dict[str, Any], device: torch.device) -> None:
+        self.net = net.to(device).eval()
+        self.classes: list[str] = description["classes"]
+        self.image_size: int = description["image_size"]
+        self.mean = torch.tensor(description["mean"], device=device)
+        self.std = torch.tensor(description["std"], device=device)
+
+    def predict(self, images: Picture | Sequence[Picture] | Tensor) -> Predictions:
+        """Classifies paths, Pillow images, uint8 arrays [H, W, 3] or a tensor [N, 3, H, W]."""
+        p = evaluation.probabilities(self.net, self._pixels(images), self.mean, self.std)
+        return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
+
+    def _pixels(self, images: Picture | Sequence[Picture] | Tensor) -> Tensor:
+        size = self.image_size
+        if isinstance(images, Tensor):
+            if images.dtype != torch.uint8 or images.shape[1:] != (3, size, size):
+                raise UserError(
+                    f"a tensor of pictures must be uint8 [N, 3, {size}, {size}]; "
+                    f"this one is {images.dtype} {list(images.shape)}"
+                )
+            return images
+        if isinstance(images, Picture):
+            images = [images]
+        with ThreadPoolExecutor() as pool:
+            arrays = list(pool.map(lambda picture: to_array(picture, size), images))
+        if not arrays:
+            raise UserError("no picture was given")
+        return torch.from_numpy(np.stack(arrays))
+
+
+def to_array(picture: Picture, size: int) -> np.ndarray:  # [3, size, size] uint8
+    if isinstance(picture, str | Path):
+        return read_picture(Path(picture), size)
+    if isinstance(picture, np.ndarray):
+        picture = Image.fromarray(picture)
+    return square(picture, size)
+
+
+def load(run: str | Path, device: str = "auto") -> Classifier:
+    """The classifier of a run folder. Nothing in the folder is executed."""
+    folder = RunFolder(Path(run))
+    weights = folder.read_weights()
+    described = read_json(folder.model)
+    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
+    net = Network(encoder, len(described["classes"]), described["embedding_dim"])
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError:
+        raise UserError(
+            f"{folder.weights} does not fit {folder.model}: damaged run folder"
+        ) from None
+    return Classifier(net, described, choose_device(device))
+
+
+def evaluate(
+    run: str | Path, *, data_dir: str | Path | None = None, device: str = "auto"
+) -> evaluation.Scores:
+    """Scores of a run's classifier on the test part of its data."""
+    folder = RunFolder(Path(run))
+    recipe = folder.recipe()
+    classifier = load(run, device)
+    dataset = open_data(recipe, Path(data_dir) if data_dir else folder.data_dir())
+    if dataset.test is None:
+        raise UserError(
+            f"{recipe.data} has no test part: add a folder 'test' with labelled pictures"
+        )
+    p = classifier.predict(dataset.test.images).probabilities
+    return evaluation.score(p, dataset.test.labels)
+
+
+def predict_files(
+    classifier: Classifier, paths: Sequence[Path], chunk: int = 256
+) -> Iterator[tuple[Path, Tensor | None, str]]:
+    """Each file with its class probabilities [C], or none and why it could not be read."""
+
+    def read(path: Path) -> np.ndarray | PictureError:
+        try:
+            return read_picture(path, classifier.image_size)
+        except PictureError as error:
+            return error
+
+    with ThreadPoolExecutor() as pool:
+        for begin in range(0, len(paths), chunk):
+            some = paths[begin : begin + chunk]
+            results = list(pool.map(read, some))
+            readable = [result for result in results if isinstance(result, np.ndarray)]
+            rows: Iterator[Tensor] = iter(())
+            if readable:
+                pixels = torch.from_numpy(np.stack(readable))
+                rows = iter(classifier.predict(pixels).probabilities)
+            for path, result in zip(some, results, strict=True):
+                if isinstance(result, np.ndarray):
+                    yield path, next(rows), ""
+                else:
+                    yield path, None, str(result)

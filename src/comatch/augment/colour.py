@@ -1,0 +1,147 @@
+"""Operations that change colours where they are, with the meaning they have in Pillow.
+
+Half of them are one idea, `blend`: the straight line from a poorer picture (black, grey, blurred)
+to the picture itself, followed beyond it when the factor exceeds 1.
+Pillow's pictures are 8-bit, so histograms and greys are taken in whole grey levels here too.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+def autocontrast(images: Tensor) -> Tensor:
+    """Stretch each channel to 0 .. 255; a channel of a single value stays as it is."""
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    return torch.where(high > low, (images - low) * (255 / (high - low)), images)
+
+
+def equalize(images: Tensor) -> Tensor:
+    """Spread each channel's values so that all grey levels are about equally frequent.
+
+    Pillow's formula: a value becomes (number of smaller pixels + step / 2) / step, in integers,
+    where step = (number of pixels below the maximum) / 255. A step of 0 leaves the channel alone,
+    which is the fate of nearly every picture of 16 x 16 pixels and of all smaller ones.
+    """
+    values = images.round().long().flatten(2)  # [N, 3, H W]
+    counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=values.device)
+    ones = torch.ones(1, 1, 1, dtype=torch.int32, device=values.device)
+    counts = counts.scatter_add(2, values, ones.expand_as(values))  # [N, 3, 256]
+    smaller = counts.cumsum(2, dtype=torch.int32) - counts
+    step = smaller.gather(2, values.amax(2, keepdim=True)) // 255  # [N, 3, 1]
+    table = ((smaller + step // 2) // step.clamp(min=1)).clamp(max=255).to(images.dtype)
+    equal = table.gather(2, values).view_as(images)
+    return torch.where(step[..., None] > 0, equal, images)
+
+
+def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+    """Invert what is as bright as the threshold or brighter."""
+    return torch.where(images < _column(threshold), images, 255 - images)
+
+
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    """Keep the highest `bits` of the eight bits of every value."""
+    step = _column(1 << (8 - bits))
+    return (images.round() / step).floor() * step
+
+
+def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    """From `other` (factor 0) to the picture (factor 1) and beyond, within 0 .. 255."""
+    return torch.lerp(other, images, _column(factor)).clamp(0, 255)
+
+
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    return blend(images, torch.zeros_like(images), factor)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    return blend(images, mean_grey(images), factor)
+
+
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
+    return blend(images, grey(images), factor)
+
+
+def sharpness(images: Tensor, factor: Tensor) -> Tensor:
+    return blend(images, smooth(images), factor)
+
+
+def grey(images: Tensor) -> Tensor:
+    """Luma after ITU-R 601-2, with the integer weights of Pillow's `convert("L")`."""
+    red, green, blue = images.split(1, dim=1)
+    return _whole((19595 * red + 38470 * green + 7471 * blue) / 65536)  # [N, 1, H, W]
+
+
+def mean_grey(images: Tensor) -> Tensor:
+    return _whole(grey(images).mean((2, 3), keepdim=True))  # [N, 1, 1, 1]
+
+
+def smooth(images: Tensor) -> Tensor:
+    """Every pixel's mean with its neighbours, weighing 5 against their 1; the border is kept."""
+    rows = images[..., :-2, :] + images[..., 1:-1, :] + images[..., 2:, :]
+    block = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]  # sums of 3 x 3
+    smoothed = images.clone()
+    smoothed[..., 1:-1, 1:-1] = _whole((block + 4 * images[..., 1:-1, 1:-1]) / 13)
+    return smoothed
+
+
+def hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Turn every colour by a share of the colour circle, keeping its HSV saturation and value."""
+    red, green, blue = images.split(1, dim=1)
+    value = images.amax(1, keepdim=True)  # [N, 1, H, W]
+    chroma = value - images.amin(1, keepdim=True)
+    sixths = torch.where(value == green, 2 * chroma + blue - red, 4 * chroma + red - green)
+    sixths = torch.where(value == red, green - blue, sixths) / chroma.clamp(min=1e-6)
+    angle = sixths / 6 + _column(shift)
+
+    # A channel is lowest up to one sixth of the circle away from its opposite colour (cyan at 3/6,
+    # magenta at 5/6, yellow at 7/6), and highest from two sixths on.
+    opposite = torch.arange(3.0, 8.0, 2.0, device=images.device) / 6
+    away = angle - opposite[:, None, None]  # [N, 3, H, W]
+    away = 6 * (away - away.round()).abs()
+    return value - chroma * (2 - away).clamp(0, 1)
+
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+
+
+class Jitter(NamedTuple):
+    """A random change of all four properties, in a random order."""
+
+    order: Tensor  # [N, 4] the properties, first to last
+    amounts: Tensor  # [N, 4] by property: three factors and the shift of the hue
+
+
+def sample_jitter(n: int, strength: float, hue_strength: float, device: torch.device) -> Jitter:
+    """Factors in 1 - strength .. 1 + strength, shifts in -hue_strength .. hue_strength."""
+    order = torch.rand(n, 4, device=device).argsort(1)
+    swing = 2 * torch.rand(n, 4, device=device) - 1
+    factors, shift = 1 + strength * swing[:, :HUE], hue_strength * swing[:, HUE:]
+    return Jitter(order, torch.cat((factors, shift), 1))
+
+
+def jitter(images: Tensor, params: Jitter) -> Tensor:
+    """torchvision's ColorJitter with an order for each picture.
+
+    Each of the four turns does one blend and one shift of the hue for the whole batch; a picture
+    whose turn it is not gets the factor 1 or the shift 0.
+    """
+    for turn in params.order.split(1, dim=1):  # [N, 1]
+        amount = params.amounts.gather(1, turn)[:, 0]  # [N]
+        turn = _column(turn[:, 0])
+        is_hue = turn[:, 0, 0, 0] == HUE
+        other = grey(images) * (turn == SATURATION) + mean_grey(images) * (turn == CONTRAST)
+        images = blend(images, other, amount.masked_fill(is_hue, 1))
+        images = hue(images, amount * is_hue)
+    return images
+
+
+def _column(values: Tensor) -> Tensor:
+    """One value per picture, shaped to meet the pictures."""
+    return values[:, None, None, None]  # [N, 1, 1, 1]
+
+
+def _whole(values: Tensor) -> Tensor:
+    """The nearest whole grey level, halves upwards as in Pillow (`round` goes to the even one)."""
+    return (values + 0.5).floor()

@@ -1,0 +1,192 @@
+"""The views of a picture: named chains of augmentations, from 8-bit pictures to float ones.
+
+A method declares `views = ("weak", "strong", "contrast")` and gets each from `build`. Another
+policy is another function below, marked `@policy`.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from comatch.augment import colour, geometry
+from comatch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Views:
+    """What the views of one data set have in common."""
+
+    flip: bool = True
+    """Whether a mirrored picture is still one of its class: not so for digits."""
+    weak_crop: str = "pad"
+    """"pad": shifted by a few pixels; "resized": any part of the picture, enlarged."""
+    pad: int = 4
+    """How far a padded crop is shifted, in pixels."""
+    min_area: float = 0.2
+    """The smallest share of the picture that a resized crop keeps."""
+    cutout: float = 0.5
+    """Side of the square that the strong view covers, as a share of the picture's side."""
+    fill: float = 128.0
+    """The grey of that square, and of what an affine map uncovers."""
+
+    def __post_init__(self) -> None:
+        if self.weak_crop not in ("pad", "resized"):
+            raise UserError(f'weak_crop is "pad" or "resized", not "{self.weak_crop}"')
+
+
+Policy = Callable[[Tensor, Views], Tensor]
+POLICIES: dict[str, Policy] = {}
+
+
+def policy(function: Policy) -> Policy:
+    POLICIES[function.__name__] = function
+    return function
+
+
+def build(name: str, views: Views) -> Callable[[Tensor], Tensor]:
+    """The policy called `name`: uint8 [N, 3, H, W] to float32 [N, 3, H, W], still in 0 .. 255."""
+    if name not in POLICIES:
+        nearest = difflib.get_close_matches(name, POLICIES, n=1, cutoff=0)[0]
+        raise UserError(f'there is no view "{name}"; did you mean "{nearest}"?')
+    chosen = POLICIES[name]
+    return lambda images: chosen(images.float(), views)
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """What a network sees: 0 .. 255 to 0 .. 1, then every channel about zero."""
+    return (images / 255 - mean[:, None, None]) / std[:, None, None]
+
+
+@policy
+def weak(images: Tensor, views: Views) -> Tensor:
+    """A crop and a flip: nothing that could make a class doubtful."""
+    if views.weak_crop == "resized":
+        images = _random_part(images, views)
+    else:
+        offsets = geometry.sample_pad_crop(len(images), views.pad, images.device)
+        images = geometry.pad_crop(images, offsets, views.pad)
+    return _maybe_flip(images, views)
+
+
+@policy
+def strong(images: Tensor, views: Views) -> Tensor:
+    """The weak view, two of the fourteen operations, and a square covered with grey."""
+    n, _, height, width = images.shape
+    images = weak(images, views)
+    for _ in range(2):
+        drawn = sample_operation(n, images.device)
+        images = operate(images, drawn, views.fill)
+    centres = geometry.sample_cutout(n, height, width, images.device)
+    return geometry.cutout(images, centres, int(views.cutout * height), views.fill)
+
+
+@policy
+def contrast(images: Tensor, views: Views) -> Tensor:
+    """Any part of the picture in other colours, or in none: what contrastive learning asks for."""
+    n, device = len(images), images.device
+    images = _maybe_flip(_random_part(images, views), views)
+    jittered = colour.jitter(images, colour.sample_jitter(n, 0.4, 0.1, device))
+    images = torch.where(_chance(0.8, images), jittered, images)
+    return torch.where(_chance(0.2, images), colour.grey(images), images)
+
+
+OPERATIONS = (
+    "identity",
+    "autocontrast",
+    "equalize",
+    "rotate",
+    "solarize",
+    "colour",
+    "contrast",
+    "brightness",
+    "sharpness",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "posterize",
+)
+
+
+class Operation(NamedTuple):
+    """One of the fourteen for each picture, always at full strength."""
+
+    kind: Tensor  # [N] index into OPERATIONS
+    sign: Tensor  # [N] -1 or 1: which way to rotate, shear or translate
+
+
+def sample_operation(n: int, device: torch.device) -> Operation:
+    """Each of the fourteen is as likely as the others; half of what is drawn is not applied."""
+    kind = torch.randint(len(OPERATIONS), (n,), device=device)
+    applied = torch.rand(n, device=device) < 0.5
+    sign = 2 * torch.randint(2, (n,), device=device) - 1
+    return Operation(kind * applied, sign.float())  # 0 is the identity
+
+
+def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
+    """Every picture under its own operation, in three steps for the whole batch.
+
+    Each step computes what any picture could need and leaves the others as they are: values are
+    mapped, pictures are blended with a poorer one, pixels are moved.
+    """
+    height, width = images.shape[-2:]
+    kind, sign = drawn
+    images = images.round()  # Pillow's are whole: a flat picture must not show interpolation noise
+    images = _by_kind(
+        kind,
+        images,
+        autocontrast=colour.autocontrast(images),
+        equalize=colour.equalize(images),
+        posterize=colour.posterize(images, torch.full_like(kind, 4)),
+        # The authors' threshold is 256, beyond every value: their solarize has no effect.
+        solarize=colour.solarize(images, torch.full_like(kind, 256)),
+    )
+    poorer = _by_kind(
+        kind,
+        images,  # a picture blended with itself stays as it is
+        colour=colour.grey(images),
+        contrast=colour.mean_grey(images),
+        brightness=images.new_zeros(()),
+        sharpness=colour.smooth(images),
+    )
+    images = colour.blend(images, poorer, torch.full_like(sign, 1.9))
+    still = geometry.translate_x(torch.zeros_like(sign))
+    matrix = _by_kind(
+        kind,
+        still,
+        rotate=geometry.rotation(30 * sign, height, width),
+        shear_x=geometry.shear_x(0.3 * sign),
+        shear_y=geometry.shear_y(0.3 * sign),
+        translate_x=geometry.translate_x(10 / 32 * width * sign),
+        translate_y=geometry.translate_y(10 / 32 * height * sign),
+    )
+    return geometry.affine(images, matrix, fill)
+
+
+def _by_kind(kind: Tensor, otherwise: Tensor, **candidates: Tensor) -> Tensor:
+    """For each picture the candidate named like its operation, if there is one."""
+    kind = kind.view(-1, *[1] * (otherwise.ndim - 1))
+    for name, candidate in candidates.items():
+        otherwise = torch.where(kind == OPERATIONS.index(name), candidate, otherwise)
+    return otherwise
+
+
+def _random_part(images: Tensor, views: Views) -> Tensor:
+    n, _, height, width = images.shape
+    boxes = geometry.sample_resized_crop(n, height, width, views.min_area, images.device)
+    return geometry.resized_crop(images, boxes)
+
+
+def _maybe_flip(images: Tensor, views: Views) -> Tensor:
+    if not views.flip:
+        return images
+    return geometry.flip(images, geometry.sample_flip(len(images), images.device))
+
+
+def _chance(probability: float, images: Tensor) -> Tensor:
+    """True for that share of the pictures, each by itself."""
+    return torch.rand(len(images), 1, 1, 1, device=images.device) < probability

@@ -1,0 +1,223 @@
+"""The command line: `comatch train | evaluate | predict | methods | recipes`."""
+
+import csv
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from comatch.errors import UserError
+
+app = typer.Typer(
+    name="comatch",
+    help="An image classifier from a handful of labels and many unlabelled pictures.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+out = Console()
+err = Console(stderr=True)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Where named data sets lie or are downloaded to.  [default: data]"),
+]
+
+
+@app.command()
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="digits (default), cifar10, stl10, or the path of a folder of pictures."
+        ),
+    ] = None,
+    labels: Annotated[
+        int | None,
+        typer.Option(help="Labels to keep, the same number of each class; the rest is hidden."),
+    ] = None,
+    labels_file: Annotated[
+        Path | None, typer.Option(help="CSV of path,label: what is labelled.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="See `comatch methods`.  [default: comatch]")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="See `comatch recipes`.  [default: the one for DATA]")
+    ] = None,
+    data_dir: DataDirOption = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides split, weights and batches.  [default: 0]")
+    ] = None,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option("--out", help="Run folder.  [default: runs/DATA-METHOD-LABELS-seedSEED]"),
+    ] = None,
+    device: DeviceOption = "auto",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: `comatch recipes NAME`."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")
+    ] = False,
+    baseline: Annotated[
+        bool,
+        typer.Option("--baseline", help="Also train the same network on the labels alone."),
+    ] = False,
+) -> None:
+    """Train a classifier.
+
+    [bold]comatch train[/]                            forty digits, a minute, no GPU
+    [bold]comatch train PICTURES[/]                   labels.csv or class sub-folders in there
+    [bold]comatch train cifar10 --steps 3000[/]
+    [bold]comatch train --out runs/mine --resume[/]   go on with a run that was stopped
+    """
+    from comatch import api
+    from comatch.report import tables
+    from comatch.training.loop import Interrupted
+
+    options: dict[str, Any] = {
+        "data": data,
+        "labels": labels,
+        "labels_file": labels_file,
+        "recipe": recipe,
+        "data_dir": data_dir,
+        "steps": steps,
+        "seed": seed,
+        "device": device,
+        "resume": resume,
+        "settings": settings or [],
+    }
+    jobs: list[tuple[str | None, Path | None]] = [(method, out_dir)]
+    if baseline:
+        beside = out_dir.with_name(out_dir.name + "-supervised") if out_dir else None
+        jobs.insert(0, ("supervised", beside))
+    runs = []
+    for name, folder in jobs:
+        try:
+            runs.append(api.train(method=name, out=folder, **options))
+        except Interrupted as stopped:
+            err.print(f"stopped after step {stopped.step}; everything up to there is saved.")
+            err.print(f"Go on with: {resume_command(stopped.folder)}", soft_wrap=True)
+            raise typer.Exit(130) from None
+    out.print(tables.results([run.summary for run in runs]))
+    for run in runs:
+        out.print(f"run folder: {run.path}", soft_wrap=True)
+
+
+def resume_command(folder: Path) -> str:
+    """The command that was given, with the folder named and --resume added."""
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if not any(word == "--out" or word.startswith("--out=") for word in words):
+        words += ["--out", str(folder)] if "--baseline" not in words else []
+    return " ".join(["comatch", *words, "--resume"])
+
+
+@app.command()
+def evaluate(
+    run: RunArgument, data_dir: DataDirOption = None, device: DeviceOption = "auto"
+) -> None:
+    """Score a run's classifier on the test part of its data, class by class."""
+    from comatch import api
+    from comatch.report import tables
+
+    scores = api.evaluate(run, data_dir=data_dir, device=device)
+    out.print(tables.scores(scores, api.load(run, device).classes))
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
+    table: Annotated[
+        Path, typer.Option("--out", help="CSV to write: path, label, probability, classes.")
+    ] = Path("predictions.csv"),
+    device: DeviceOption = "auto",
+) -> None:
+    """Classify pictures with a run's classifier and write a table of the results."""
+    from comatch import api
+    from comatch.data.folder import find_pictures
+
+    classifier = api.load(run, device)
+    paths = find_pictures(pictures)
+    part = table.with_name(table.name + ".part")
+    unread: list[str] = []
+    try:
+        with part.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "label", "probability", *classifier.classes])
+            rows = api.predict_files(classifier, paths)
+            for path, p, why in track(rows, "classifying", len(paths), console=err, transient=True):
+                if p is None:
+                    unread.append(f"{path}: {why}")
+                    continue
+                best = int(p.argmax())
+                shares = [f"{share:.6f}" for share in p.tolist()]
+                writer.writerow([path, classifier.classes[best], shares[best], *shares])
+        os.replace(part, table)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"cannot write {table}: {error.strerror}") from None
+    for line in unread:
+        err.print(f"skipped {line}", soft_wrap=True, highlight=False)
+    if len(unread) == len(paths):
+        raise UserError("none of the pictures could be read")
+    skipped = f", {len(unread)} skipped" if unread else ""
+    out.print(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}", soft_wrap=True)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this one with its settings.")] = None,
+) -> None:
+    """List the methods, or show one."""
+    from comatch import methods
+    from comatch.report import tables
+
+    if name is None:
+        out.print(tables.catalogue({n: m.__doc__ for n, m in methods.METHODS.items()}))
+    else:
+        config = methods.config(name)
+        out.print(sys.modules[methods.METHODS[name].__module__].__doc__, highlight=False)
+        out.print(tables.settings(config))
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this one with its settings.")] = None,
+    method: Annotated[str, typer.Option(help="The method whose settings to show.")] = "comatch",
+) -> None:
+    """List the recipes, or show one with everything that --set takes."""
+    from comatch import recipes
+    from comatch.report import tables
+
+    if name is None:
+        out.print(tables.catalogue({n: r.__doc__ for n, r in recipes.RECIPES.items()}))
+    else:
+        recipe = recipes.get(name, method)
+        out.print(recipes.RECIPES[name].__doc__, highlight=False)
+        out.print(tables.settings(recipe))
+
+
+def main() -> None:
+    """Runs the command line; a mistake is one line and exit code 2, never a traceback."""
+    warnings.showwarning = lambda message, *_: err.print(f"[yellow]warning:[/] {message}")
+    try:
+        app()
+    except UserError as error:
+        err.print("[bold red]error:[/] ", end="")
+        err.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("stopped")
+        sys.exit(130)

@@ -1,0 +1,199 @@
+"""What decides a run: one flat, frozen `Recipe`, and inside it the settings of one method.
+
+A variant is `replace(recipe, alpha=1.0, steps=100)`: a key may belong to the recipe or to its
+method, and one that belongs to neither is an error that names the nearest. The command line's
+`--set key=value` is the same function with the value read by the field's type.
+"""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from comatch.errors import UserError
+
+
+def setting(default: Any, says: str) -> Any:
+    """A field with one line of explanation, shown by `comatch recipes NAME`."""
+    return field(default=default, metadata={"says": says})
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Settings that every method has; each method adds its own beside its code."""
+
+    method: ClassVar[str]  # the name after --method
+    ema_decay: float = setting(0.999, "share of itself that the averaged model keeps at each step")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the result of a run."""
+
+    name: str = setting("", "name of the recipe that the run was made from")
+    method: MethodConfig = field(default_factory=MethodConfig)
+
+    # What is learned from
+    data: str = setting("digits", "digits, cifar10, stl10 or the path of a folder of pictures")
+    labels: int | None = setting(None, "labels kept, the same number a class; none: all there are")
+    labels_file: str | None = setting(None, "CSV of path,label that says what is labelled")
+    validation: float = setting(0.0, "pictures held out for choosing: a number, or a share below 1")
+    labelled_too: bool = setting(False, "labelled pictures are also among the unlabelled ones")
+    image_size: int = setting(32, "side of the pictures in pixels")
+    mean: tuple[float, ...] | None = setting(None, "channel means, 0 to 1; none: measured")
+    std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: measured")
+
+    # How it is seen
+    flip: bool = setting(True, "pictures may be mirrored")
+    weak_crop: str = setting("pad", "weak view: pad (shift by a few pixels) or resized (zoom in)")
+    pad: int = setting(4, "pixels that a pad crop shifts by at most")
+    min_area: float = setting(0.2, "least share of the picture that a resized crop keeps")
+    cutout: float = setting(0.5, "side of the grey square as a share of the picture's side")
+
+    # What learns
+    net: str = setting("wrn-28-2", "wrn-DEPTH-WIDTH, or the name of a timm model")
+    norm_momentum: float | None = setting(None, "batch-norm momentum; none: the net's own")
+    stem: str = setting(
+        "auto", "small (3x3, no pooling), standard (the model's own), auto: by size"
+    )
+
+    # How it learns
+    batch: int = setting(64, "B: labelled pictures a step")
+    mu: int = setting(7, "unlabelled pictures a step for every labelled one")
+    steps: int = setting(524_288, "optimiser steps")
+    lr: float = setting(0.03, "learning rate at the start")
+    schedule: str = setting("cosine-7/16", "cosine-7/16, cosine (to zero) or constant")
+    momentum: float = setting(0.9, "SGD momentum, with Nesterov's look-ahead")
+    weight_decay: float = setting(5e-4, "weight decay")
+    decay_norms: bool = setting(False, "weight decay on batch norm and biases of norms too")
+    precision: str = setting("auto", "fp32, bf16, auto: bf16 on a GPU")
+    engine: str = setting("auto", "eager, compiled, captured, auto: captured on a GPU")
+    seed: int = setting(0, "decides split, initial weights, batches and augmentation")
+
+    # What is written down
+    log_every: int = setting(50, "steps between two lines of metrics")
+    eval_every: int = setting(1000, "steps between two evaluations")
+    checkpoint_every: int = setting(1000, "steps between two checkpoints")
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "mu", "steps", "image_size", "log_every", "eval_every"):
+            _demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
+        _demand(self.checkpoint_every >= 1, "checkpoint_every: must be at least 1")
+        _demand(self.lr > 0, f"lr={self.lr}: must be above 0")
+        _demand(self.labels is None or self.labels >= 1, f"labels={self.labels}: at least 1")
+        _demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
+        _demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
+        _demand(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
+        for name, known in CHOICES.items():
+            check_name(getattr(self, name), known, name)
+
+
+CHOICES = {
+    "schedule": ("cosine-7/16", "cosine", "constant"),
+    "precision": ("auto", "fp32", "bf16"),
+    "engine": ("auto", "eager", "compiled", "captured"),
+    "weak_crop": ("pad", "resized"),
+    "stem": ("auto", "small", "standard"),
+}
+
+
+def replace(recipe: Recipe, **changes: Any) -> Recipe:
+    """The recipe with some settings changed, its method's settings among them."""
+    own, theirs = settings_of(recipe), settings_of(recipe.method)
+    for key in changes:
+        check_name(key, [*own, *theirs], "setting")
+    method = dataclasses.replace(recipe.method, **{k: v for k, v in changes.items() if k in theirs})
+    rest = {k: v for k, v in changes.items() if k in own}
+    return dataclasses.replace(recipe, method=method, **rest)
+
+
+def parse(recipe: Recipe, assignments: Sequence[str]) -> dict[str, Any]:
+    """`["alpha=1", "flip=no"]` as typed values: {"alpha": 1.0, "flip": False}."""
+    hints = {**_hints(recipe), **_hints(recipe.method)}
+    values = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        _demand(bool(equals), f"--set {assignment}: write it as key=value")
+        check_name(key, list(hints), "setting")
+        values[key] = _read(key, text, hints[key])
+    return values
+
+
+def settings_of(config: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields that a person may set, by name."""
+    return {f.name: f for f in dataclasses.fields(config) if f.name not in ("name", "method")}
+
+
+def check_name(name: str, known: Collection[str], what: str) -> None:
+    """An unknown name is an error that says which one was probably meant."""
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
+    raise UserError(f"unknown {what} '{name}': {hint}")
+
+
+def to_json(recipe: Recipe) -> dict[str, Any]:
+    plain = dataclasses.asdict(recipe)
+    plain["method"] = {"name": recipe.method.method, **plain["method"]}
+    return typing.cast(dict[str, Any], json.loads(json.dumps(plain)))
+
+
+def from_json(plain: dict[str, Any], methods: dict[str, type[MethodConfig]]) -> Recipe:
+    """The recipe that `to_json` wrote; settings unknown to this version are an error."""
+    plain = dict(plain)
+    own = dict(plain.pop("method"))
+    name = own.pop("name")
+    check_name(name, methods, "method")
+    recipe = Recipe(name=plain.pop("name"), method=methods[name]())
+    values = {**plain, **own}
+    for key in ("mean", "std"):
+        values[key] = None if values[key] is None else tuple(values[key])
+    return replace(recipe, **values)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run folder, or one line saying what is the matter with it."""
+    try:
+        return typing.cast(dict[str, Any], json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _hints(config: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(type(config))
+    return {name: hints[name] for name in settings_of(config)}
+
+
+def _read(key: str, text: str, hint: Any) -> Any:
+    """`text` as a value of the field's type."""
+    wanted = [t for t in typing.get_args(hint) if t is not types.NoneType]
+    if isinstance(hint, types.UnionType):
+        if text.lower() in ("none", ""):
+            return None
+        hint = wanted[0]
+    try:
+        if hint is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                text.lower()
+            ]
+        if hint is int:
+            return int(text.replace("_", "").replace(",", ""))
+        if typing.get_origin(hint) is tuple:
+            return tuple(float(part) for part in text.strip("()").split(","))
+        return hint(text)
+    except (ValueError, KeyError):
+        kind = {bool: "yes or no", int: "a whole number", float: "a number"}.get(hint, "numbers")
+        raise UserError(f"--set {key}={text}: {key} takes {kind}") from None
+
+
+def _demand(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)

@@ -1,0 +1,338 @@
+"""Where pictures come from: one function a source, all of them giving the same `Dataset`.
+
+A new source is a function `(data_dir, image_size, progress) -> Dataset` and its line in `SOURCES`.
+"""
+
+import difflib
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from comatch.data.download import fetch, unpack
+from comatch.data.folder import folder, read_labels
+from comatch.errors import UserError
+from comatch.types import UNLABELLED, Dataset, Pictures
+
+
+def load(
+    data: str,
+    data_dir: Path,
+    image_size: int | None = None,
+    progress: bool = True,
+    labels_file: Path | None = None,
+) -> Dataset:
+    """The data set called `data`: a name in `SOURCES`, or the path of a folder of pictures.
+
+    `image_size` None keeps a named source's own size. With a `labels_file`, its `path,label` rows
+    are the only labels.
+    """
+    if image_size is not None and image_size < 1:
+        raise UserError(f"an image size of {image_size} is no size: give a number of pixels")
+    if data in SOURCES:
+        dataset = SOURCES[data](data_dir, image_size, progress)
+        return relabel(dataset, labels_file) if labels_file else dataset
+    path = Path(data).expanduser()
+    if path.exists():
+        return folder(path, image_size, labels_file, progress)
+    near = difflib.get_close_matches(data.lower(), SOURCES, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise UserError(
+        f"{data!r} is neither a folder nor a known source{hint}: "
+        f"give the path of a folder of pictures or one of {', '.join(SOURCES)}"
+    )
+
+
+def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
+    """The same pictures, of which only those in the file are labelled: by name, or row of `train`.
+
+    The classes stay those of the data set, and its predefined folds go with its labels.
+    """
+    rows = {str(i): i for i in range(len(dataset.train))}
+    rows |= {name: i for i, name in enumerate(dataset.train.names)}
+    numbers = {name: i for i, name in enumerate(dataset.classes)}
+    labels = torch.full_like(dataset.train.labels, UNLABELLED)
+    for name, label in read_labels(labels_file).items():
+        if name not in rows:
+            known = f"{dataset.train.names[0]} to {dataset.train.names[-1]}"
+            raise UserError(f"{labels_file} labels {name!r}: {dataset.name} has names {known}")
+        if label not in numbers:
+            known = ", ".join(dataset.classes)
+            raise UserError(f"{labels_file} has the label {label!r}: {dataset.name} has {known}")
+        if labels[rows[name]] not in (UNLABELLED, numbers[label]):
+            raise UserError(f"{labels_file} gives {name} two labels by two names: keep one")
+        labels[rows[name]] = numbers[label]
+    return replace(dataset, train=replace(dataset.train, labels=labels), folds=[])
+
+
+# ---------------------------------------------------------------------------------- digits
+
+
+def digits(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
+    """scikit-learn's 1,797 handwritten digits of 8 x 8: real data that needs no file.
+
+    They come without a test part. Ours is every fifth picture (index % 5 == 4), always the same.
+    """
+    bunch = load_digits()
+    grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # [1797, 8, 8], from 0..16
+    images = stack([np.repeat(grey[:, None], 3, axis=1)], image_size or 8)
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    everything = Pictures(images, labels, [str(i) for i in range(len(labels))])
+    held_out = torch.arange(len(labels)) % 5 == 4
+    return Dataset(
+        "digits",
+        [str(name) for name in bunch.target_names],
+        train=everything.subset((~held_out).nonzero()[:, 0]),
+        test=everything.subset(held_out.nonzero()[:, 0]),
+    )
+
+
+# --------------------------------------------------------------------------------- archives
+
+
+class Archive(NamedTuple):
+    """A published archive, and how to know the folder that it unpacks to."""
+
+    folder: str
+    marker: str  # a file of that folder which no other folder has
+    url: str
+    md5: str
+
+    def beside(self, data_dir: Path) -> Path:
+        """Where the archive itself lies, or would."""
+        return data_dir / self.url.rpartition("/")[2]
+
+
+def obtain(data_dir: Path, *archives: Archive, progress: bool = True) -> tuple[Path, Archive]:
+    """The folder of one of these archives: found, else unpacked, else downloaded (the first)."""
+    for archive in archives:
+        if data_dir.name == archive.folder or (data_dir / archive.marker).is_file():
+            return data_dir, archive
+        if (data_dir / archive.folder).is_dir():
+            return data_dir / archive.folder, archive
+    for archive in archives:
+        if archive.beside(data_dir).is_file():
+            unpack(archive.beside(data_dir), data_dir)
+            return data_dir / archive.folder, archive
+    archive = archives[0]
+    packed = archive.beside(data_dir)
+    fetch(archive.url, packed, archive.md5, progress)
+    unpack(packed, data_dir)
+    packed.unlink(missing_ok=True)
+    return data_dir / archive.folder, archive
+
+
+# --------------------------------------------------------------------------------- CIFAR-10
+
+
+CIFAR10_PICKLED = Archive(
+    "cifar-10-batches-py",
+    "batches.meta",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    "c58f30108f718f92721af3b95e74349a",
+)
+CIFAR10_BINARY = Archive(
+    "cifar-10-batches-bin",
+    "batches.meta.txt",
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+)
+Records = tuple[np.ndarray, np.ndarray]  # pictures [N, 3, 32, 32] and labels [N]
+CIFAR10_BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+
+
+def cifar10(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
+    """CIFAR-10: 50,000 + 10,000 pictures of 32 x 32 in ten classes, pickled or binary."""
+    where, archive = obtain(data_dir, CIFAR10_PICKLED, CIFAR10_BINARY, progress=progress)
+    if archive.folder == CIFAR10_BINARY.folder:
+        classes, read, suffix = _lines(where / archive.marker), _binary_batch, ".bin"
+    else:
+        classes, read, suffix = _pickled_classes(where / archive.marker), _pickled_batch, ""
+
+    batches: list[Records] = []
+    for name in CIFAR10_BATCHES:
+        images, labels = read(where / f"{name}{suffix}")
+        _check(where / f"{name}{suffix}", images, labels, classes)
+        if batches and len(labels) != len(batches[0][1]):  # cut off between two pictures
+            why = f"{len(labels)} pictures, other batches have {len(batches[0][1])}"
+            raise _damaged(where / f"{name}{suffix}", why)
+        batches.append((images, labels))
+
+    def part(name: str, batches: Sequence[Records]) -> Pictures:
+        images = stack([images for images, _ in batches], image_size or 32)
+        labels = np.concatenate([labels for _, labels in batches]).astype(np.int64)
+        return Pictures(images, torch.from_numpy(labels), _numbered(name, len(labels)))
+
+    return Dataset("cifar10", classes, part("train", batches[:5]), part("test", batches[5:]))
+
+
+def _binary_batch(path: Path) -> Records:
+    """Records of one label byte and 3,072 bytes: red, green, blue, each row by row."""
+    records = _memory_map(path, 1 + 3072)  # [N, 3073]
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def _pickled_batch(path: Path) -> Records:
+    """A dictionary with `data` [N, 3072] and `labels`, written by Python 2."""
+    content = _unpickle(path)
+    try:
+        images = content["data"].reshape(-1, 3, 32, 32).astype(np.uint8, casting="no", copy=False)
+        return images, np.array(content["labels"], dtype=np.uint8)
+    except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
+        raise _damaged(path, "no pictures and labels in it") from error
+
+
+def _pickled_classes(path: Path) -> list[str]:
+    try:
+        return [n.decode() if isinstance(n, bytes) else n for n in _unpickle(path)["label_names"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, "no class names in it") from error
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """A pickle may name any function to be called; this one knows those of numpy's arrays."""
+
+    allowed = frozenset(
+        [
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy._core.numeric", "_frombuffer"),
+            ("_codecs", "encode"),  # how Python 3 writes bytes for Python 2
+        ]
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _unpickle(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = _ArraysOnly(file, encoding="bytes").load()
+        return {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
+    except Exception as error:  # a damaged pickle may lead to any exception
+        raise _damaged(path, error) from error
+
+
+# ----------------------------------------------------------------------------------- STL-10
+
+
+STL10 = Archive(
+    "stl10_binary",
+    "fold_indices.txt",
+    "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    "91f7769df0f17e558f3565bffb0c7dfb",
+)
+
+
+def stl10(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
+    """STL-10: 5,000 labelled, 100,000 unlabelled, 8,000 test pictures of 96 x 96, and ten folds.
+
+    A fold is 1,000 of the labelled pictures, which come first; the paper uses the first five folds.
+    """
+    where, _ = obtain(data_dir, STL10, progress=progress)
+    size = image_size or 96
+    classes = _lines(where / "class_names.txt")
+    train, test, unlabelled = (
+        # These files go down the columns, one after the other.
+        _memory_map(where / f"{part}_X.bin", 3, 96, 96).transpose(0, 1, 3, 2)
+        for part in ("train", "test", "unlabeled")
+    )
+    train_y, test_y = (
+        _memory_map(where / f"{part}_y.bin").astype(np.int64) - 1 for part in ("train", "test")
+    )
+    _check(where / "train_y.bin", train, train_y, classes)
+    _check(where / "test_y.bin", test, test_y, classes)
+    labels = np.concatenate([train_y, np.full(len(unlabelled), UNLABELLED)])
+    names = _numbered("train", len(train)) + _numbered("unlabeled", len(unlabelled))
+    return Dataset(
+        "stl10",
+        classes,
+        train=Pictures(stack([train, unlabelled], size), torch.from_numpy(labels), names),
+        test=Pictures(stack([test], size), torch.from_numpy(test_y), _numbered("test", len(test))),
+        folds=_folds(where / STL10.marker, len(train)),
+    )
+
+
+def _folds(path: Path, pictures: int) -> list[list[int]]:
+    """A line of indices, from zero, for each fold."""
+    try:
+        folds = [[int(row) for row in line.split()] for line in _lines(path)]
+    except ValueError as error:
+        raise _damaged(path, error) from error
+    if any(not 0 <= row < pictures for fold in folds for row in fold):
+        raise _damaged(path, "it names pictures that are not there")
+    return folds
+
+
+SOURCES: dict[str, Callable[[Path, int | None, bool], Dataset]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "stl10": stl10,
+}
+
+
+# ------------------------------------------------------------------- what the sources share
+
+
+def stack(parts: Sequence[np.ndarray], size: int) -> Tensor:  # [N, 3, H, W] each -> [N, 3, S, S]
+    """All pictures in one tensor, resized where need be as Pillow's bilinear filter does.
+
+    It is filled piece by piece, so that memory-mapped gigabytes are never held twice.
+    """
+    images = torch.empty(sum(map(len, parts)), 3, size, size, dtype=torch.uint8)
+    start = 0
+    for part in parts:
+        for piece in np.array_split(part, len(part) // 1000 + 1):
+            pixels = torch.from_numpy(np.array(piece))
+            if pixels.shape[2:] != (size, size):
+                pixels = F.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+            images[start : start + len(piece)] = pixels
+            start += len(piece)
+    return images
+
+
+def _numbered(part: str, count: int) -> list[str]:
+    return [f"{part}/{i:05d}" for i in range(count)]
+
+
+def _memory_map(path: Path, *shape: int) -> np.ndarray:
+    """The bytes of a file as [N, *shape], read only when they are looked at."""
+    try:
+        return np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, *shape)
+    except (OSError, ValueError) as error:  # ValueError: empty, or not a whole number of records
+        raise _damaged(path, error) from error
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _check(path: Path, images: np.ndarray, labels: np.ndarray, classes: list[str]) -> None:
+    if not len(images) == len(labels) > 0:
+        raise _damaged(path, f"{len(images)} pictures, {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= len(classes):
+        raise _damaged(path, f"it has a label that is none of the {len(classes)} classes")
+
+
+def _damaged(path: Path, why: object) -> UserError:
+    what = "missing" if isinstance(why, FileNotFoundError) else "damaged"
+    reason = "" if what == "missing" else f" ({' '.join(str(why).split())})"
+    return UserError(
+        f"{path} is {what}{reason}: put a good copy there, "
+        f"or remove {path.parent} to have it downloaded again"
+    )

@@ -1,0 +1,148 @@
+"""Which labels the learner may see: drawn class by class, by seed, and written down by name.
+
+Each class is shuffled once. Labelled pictures are taken from the front of a class and validation
+pictures from its back, so holding a validation part out does not change which pictures are
+labelled. The test part is a data set of its own and is not known here.
+"""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from comatch.config import Recipe
+from comatch.errors import UserError
+from comatch.types import Dataset, Pictures
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of the training pictures, by what they are used for."""
+
+    labelled: Tensor  # [n]
+    unlabelled: Tensor  # [m]
+    validation: Tensor  # [v]
+    origin: str  # how the labelled rows were chosen, for people
+
+
+def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
+    """Everything needed to make the same split again, and to see that the data is the same."""
+    pictures, classes = dataset.train, dataset.classes
+
+    def named(rows: Tensor) -> dict[str, str]:
+        return {pictures.names[i]: classes[int(pictures.labels[i])] for i in rows.tolist()}
+
+    return {
+        "origin": split.origin,
+        "pictures": len(pictures),
+        "fingerprint": fingerprint(pictures),
+        "classes": classes,
+        "labelled": named(split.labelled),
+        "validation": named(split.validation),
+        "unlabelled": len(split.unlabelled),
+        "skipped": dataset.skipped,
+    }
+
+
+def make(dataset: Dataset, recipe: Recipe) -> Split:
+    """A new split by the recipe's seed, or the predefined fold of that number."""
+    labels = dataset.train.labels.numpy()
+    wanted = recipe.labels
+    if wanted is not None and wanted % len(dataset.classes):
+        few, many = _multiples(wanted, len(dataset.classes))
+        raise UserError(
+            f"{wanted} labels cannot be shared evenly by {len(dataset.classes)} classes: "
+            f"use --labels {few or many}" + (f" or {many}" if few else "")
+        )
+    random = np.random.default_rng(recipe.seed)
+    by_class = [
+        random.permutation(np.flatnonzero(labels == c)) for c in range(len(dataset.classes))
+    ]
+
+    validation: list[int] = []
+    for c, rows in enumerate(by_class):
+        share = _validation_rows(recipe.validation, len(rows), len(by_class))
+        if share >= len(rows) > 0:
+            raise UserError(
+                f"validation={recipe.validation:g} leaves no labelled picture of class "
+                f"'{dataset.classes[c]}', which has {len(rows)}: hold out fewer"
+            )
+        validation += rows[len(rows) - share :].tolist()
+        by_class[c] = rows[: len(rows) - share]
+
+    fold = _fold(dataset, recipe)
+    if fold is not None:
+        labelled, origin = sorted(set(fold) - set(validation)), f"predefined fold {recipe.seed}"
+    else:
+        each = None if wanted is None else wanted // len(by_class)
+        for c, rows in enumerate(by_class):
+            if len(rows) < (each or 1):
+                raise UserError(_too_few(dataset.classes[c], len(rows), each, len(by_class)))
+        labelled = [row for rows in by_class for row in sorted(rows[:each].tolist())]
+        origin = f"all {len(labelled)} labels" if each is None else f"{each} a class, by seed"
+    return _finish(dataset, recipe, labelled, validation, origin)
+
+
+def restore(dataset: Dataset, recipe: Recipe, written: dict[str, Any]) -> Split:
+    """The split that an earlier part of the run wrote down; the data must still be the same."""
+    pictures = dataset.train
+    if written["fingerprint"] != fingerprint(pictures) or written["classes"] != dataset.classes:
+        raise UserError(
+            f"the data changed since this run began ({written['pictures']} training pictures then, "
+            f"{len(pictures)} now, or other labels or pixels): start a new run"
+        )
+    row = {name: i for i, name in enumerate(pictures.names)}
+    labelled = [row[name] for name in written["labelled"]]
+    validation = [row[name] for name in written["validation"]]
+    return _finish(dataset, recipe, labelled, validation, written["origin"])
+
+
+def fingerprint(pictures: Pictures) -> str:
+    """A short number that changes with any name, label or pixel."""
+    crc = zlib.crc32("\n".join(pictures.names).encode())
+    crc = zlib.crc32(pictures.labels.numpy().tobytes(), crc)
+    for chunk in pictures.images.split(4096):  # in pieces: a big set is not copied whole
+        crc = zlib.crc32(chunk.contiguous().numpy(), crc)
+    return f"{crc:08x}"
+
+
+def _finish(
+    dataset: Dataset, recipe: Recipe, labelled: list[int], validation: list[int], origin: str
+) -> Split:
+    free = torch.ones(len(dataset.train), dtype=torch.bool)
+    free[validation] = False
+    if not recipe.labelled_too:
+        free[labelled] = False
+    return Split(
+        torch.tensor(labelled, dtype=torch.long),
+        free.nonzero().flatten(),
+        torch.tensor(validation, dtype=torch.long),
+        origin,
+    )
+
+
+def _fold(dataset: Dataset, recipe: Recipe) -> list[int] | None:
+    """Data sets with folds of their own use them where the number of labels agrees."""
+    if recipe.seed < len(dataset.folds) and len(dataset.folds[recipe.seed]) == recipe.labels:
+        return dataset.folds[recipe.seed]
+    return None
+
+
+def _validation_rows(validation: float, rows: int, classes: int) -> int:
+    return round(rows * validation) if validation < 1 else round(validation / classes)
+
+
+def _multiples(wanted: int, classes: int) -> tuple[int, int]:
+    few = wanted // classes * classes
+    return few, few + classes
+
+
+def _too_few(name: str, there: int, each: int | None, classes: int) -> str:
+    if there == 0:
+        return f"class '{name}' has no labelled picture: label at least one, or remove the class"
+    return (
+        f"class '{name}' has {there} labelled pictures, not {each}: use --labels {there * classes}"
+    )

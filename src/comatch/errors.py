@@ -1,0 +1,5 @@
+"""Mistakes that the person at the keyboard can mend."""
+
+
+class UserError(Exception):
+    """Shown as one line that says what is wrong and what to do; the command line exits with 2."""

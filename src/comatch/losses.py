@@ -1,0 +1,83 @@
+"""The paper's equations, as pure functions of tensors.
+
+Letters follow the paper: p is a class probability, q a pseudo-label, z an embedding of length one,
+t a temperature, B the labelled and muB the unlabelled pictures of a step, C classes, K rows of
+memory, D the width of an embedding.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def align(p: Tensor, average: Tensor) -> Tensor:
+    """Distribution alignment, section 3.2: DA(p) = Normalize(p / average).
+
+    A class that was predicted too often lately is made less likely, so that the prediction does not
+    collapse onto a few classes. `average` [C] is the moving average of p [muB, C].
+    """
+    scaled = p / average.clamp(min=1e-12)
+    return scaled / scaled.sum(1, keepdim=True)
+
+
+def memory_smooth(
+    p: Tensor, z: Tensor, p_bank: Tensor, z_bank: Tensor, alpha: float, t: float
+) -> Tensor:
+    """Memory-smoothed pseudo-labels, section 3.2.
+
+        a_k = exp(z . z_k / t) / sum_k exp(z . z_k / t)
+        q   = alpha p + (1 - alpha) sum_k a_k p_k
+
+    The sum is attention: queries z [muB, D], keys z_bank [K, D], values p_bank [K, C]; written so,
+    the affinities [muB, K] never reach memory.
+    """
+    neighbours = F.scaled_dot_product_attention(
+        z[None], z_bank[None].to(z.dtype), p_bank[None].to(z.dtype), scale=1 / t
+    )[0]
+    return alpha * p + (1 - alpha) * neighbours  # [muB, C]
+
+
+def masked_cross_entropy(logits: Tensor, q: Tensor, confident: Tensor) -> Tensor:
+    """Unsupervised classification loss, section 3.1.
+
+        L_u^cls = 1/muB sum_b 1(max q_b >= tau) H(q_b, p(y | strong view of u_b))
+
+    The pseudo-labels stay soft, and the mean is over all muB pictures, confident or not.
+    """
+    entropy = -(q * F.log_softmax(logits, dim=1)).sum(1)  # [muB]
+    return (entropy * confident).mean()
+
+
+def label_graph(q: Tensor, threshold: float) -> Tensor:
+    """Pseudo-label graph, section 3.2, each row scaled to sum to one.
+
+    W_bj = 1 if b = j;   q_b . q_j if that is at least the threshold T;   0 otherwise
+    """
+    similar = q @ q.T  # [muB, muB]
+    graph = similar * (similar >= threshold)
+    graph = graph.masked_fill(_diagonal(q), 1.0)
+    return graph / graph.sum(1, keepdim=True)
+
+
+def embedding_graph(z: Tensor, z_other: Tensor, t: float, form: str) -> Tensor:
+    """Embedding graph, section 3.2: the logarithm of each row scaled to sum to one.
+
+        authors:  W_bj = exp(z_b . z'_j / t)                          as their code has it
+        paper:    W_bb = exp(z_b . z'_b / t),  W_bj = exp(z_b . z_j / t)      as printed
+
+    z and z_other [muB, D] are the embeddings of the two strong views.
+    """
+    across = z @ z_other.T
+    if form == "paper":
+        across = torch.where(_diagonal(z), across, z @ z.T)
+    return F.log_softmax(across / t, dim=1)  # [muB, muB]
+
+
+def graph_cross_entropy(label_graph: Tensor, log_embedding_graph: Tensor) -> Tensor:
+    """Contrastive loss, section 3.2: L_u^ctr = 1/muB sum_b H(W^q_b, W^z_b)."""
+    return -(label_graph * log_embedding_graph).sum(1).mean()
+
+
+def _diagonal(rows: Tensor) -> Tensor:  # [n, n] bool
+    places = torch.arange(len(rows), device=rows.device)
+    return places[:, None] == places[None, :]

@@ -1,0 +1,24 @@
+"""Every method by its name: import it and add it to the list, and the command line knows it."""
+
+from torch import nn
+
+from comatch.config import MethodConfig, check_name
+from comatch.methods.comatch import CoMatch
+from comatch.methods.method import Method, Step
+from comatch.methods.supervised import Supervised
+
+METHODS: dict[str, type[Method]] = {m.Config.method: m for m in (CoMatch, Supervised)}
+CONFIGS: dict[str, type[MethodConfig]] = {name: m.Config for name, m in METHODS.items()}
+
+
+def config(name: str) -> MethodConfig:
+    """The method's settings as its own paper has them."""
+    check_name(name, METHODS, "method")
+    return CONFIGS[name]()
+
+
+def build(config: MethodConfig, encoder: nn.Module, classes: int) -> Method:
+    return METHODS[config.method](encoder, classes, config)
+
+
+__all__ = ["CONFIGS", "METHODS", "Method", "Step", "build", "config"]

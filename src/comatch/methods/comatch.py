@@ -1,0 +1,95 @@
+"""CoMatch: class probabilities and embeddings that teach each other (paper, sections 3.1 and 3.2).
+
+Each picture has two compact descriptions: class probabilities p from the classification head and
+an embedding z from the projection head. The embeddings find neighbours in a memory bank and smooth
+the pseudo-labels with them; the pseudo-labels say which pictures belong together and so shape the
+embeddings through a graph-contrastive loss.
+
+    L = L_x + lambda_cls L_u^cls + lambda_ctr L_u^ctr
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from comatch import losses
+from comatch.config import MethodConfig, check_name, setting
+from comatch.memory import RingBuffer
+from comatch.methods.method import Method, Step
+from comatch.types import UNLABELLED, Batch
+
+
+class CoMatch(Method):
+    """Memory-smoothed pseudo-labels and graph-based contrast, for data with few classes."""
+
+    views = ("weak", "strong", "contrast")
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "comatch"
+        alpha: float = setting(0.9, "weight of the model's own prediction in a pseudo-label")
+        bank_size: int = setting(2560, "K: pictures in the memory bank")
+        temperature: float = setting(0.2, "t: temperature of affinities and embedding graph")
+        threshold: float = setting(0.95, "tau: least confidence of a pseudo-label that is learned")
+        edge_threshold: float = setting(
+            0.8, "T: least similarity of two pseudo-labels that are joined in the graph"
+        )
+        lambda_cls: float = setting(1.0, "weight of the pseudo-label loss")
+        lambda_ctr: float = setting(1.0, "weight of the contrastive loss")
+        embedding_dim: int = setting(64, "width of an embedding")
+        alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
+        graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
+
+        def __post_init__(self) -> None:
+            check_name(self.graph, ("authors", "paper"), "graph")
+
+    def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
+        super().__init__(encoder, classes, config, config.embedding_dim)
+        self.config = config
+        self.bank_p = RingBuffer(config.bank_size, classes)
+        self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
+        self.recent_p = RingBuffer(config.alignment_window, classes)
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        weak, strong, contrast = batch.u
+        # One forward over all views: batch norm must see them together, or accuracy suffers.
+        sizes = [len(batch.x), len(weak), len(strong), len(contrast)]
+        _, logits, z = self.net(torch.cat([batch.x, weak, strong, contrast]))
+        logits_x, logits_weak, logits_strong, _ = logits.split(sizes)
+        z_x, z_weak, z_strong, z_contrast = z.split(sizes)
+
+        with torch.no_grad():
+            p = F.softmax(logits_weak, dim=1)  # [muB, C]
+            mean_p = p.mean(0)
+            p = losses.align(p, self.recent_p.mean_with(mean_p))
+            q = losses.memory_smooth(
+                p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
+            )
+            q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
+            confidence, label = q.max(1)
+            confident = confidence >= c.threshold
+
+        loss_x = F.cross_entropy(logits_x, batch.y)
+        loss_cls = losses.masked_cross_entropy(logits_strong, q, confident)
+        loss_ctr = losses.graph_cross_entropy(
+            losses.label_graph(q, c.edge_threshold),
+            losses.embedding_graph(z_strong, z_contrast, c.temperature, c.graph),
+        )
+        loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
+
+        metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
+        # The bank keeps p before smoothing, and the truth for labelled pictures.
+        remember = {
+            "bank_p": torch.cat([F.one_hot(batch.y, self.classes).to(p.dtype), p]),
+            "bank_z": torch.cat([z_x, z_weak]).detach(),
+            "recent_p": mean_p[None],
+        }
+        return Step(
+            loss,
+            {name: value.detach() for name, value in metrics.items()},
+            remember,
+            label.masked_fill(~confident, UNLABELLED),
+        )

@@ -1,0 +1,60 @@
+"""The contract of a method.
+
+A method is a module that owns its network and everything it remembers. `forward` turns a batch
+into a loss and may read the memory; `after_step`, called once the optimiser has moved the weights,
+writes it. Nothing else changes state, so eager, compiled and captured steps agree, and
+`state_dict()` is the whole of a checkpoint.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from comatch.config import MethodConfig
+from comatch.memory import Ema
+from comatch.nets.network import Network
+from comatch.types import Batch
+
+
+class Step(NamedTuple):
+    """What one forward gives."""
+
+    loss: Tensor  # []
+    metrics: dict[str, Tensor]  # [] each, detached, on the device until someone looks
+    remember: dict[str, Tensor]  # rows for the method's ring buffers, by the buffer's name
+    pseudo_labels: Tensor | None = (
+        None  # [muB] class, -1 where not confident: the trainer scores it
+    )
+
+
+class Method(nn.Module):
+    """A way to learn from labelled and unlabelled pictures."""
+
+    views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled picture, in order
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    step: Tensor  # [] optimiser steps taken
+
+    def __init__(
+        self, encoder: nn.Module, classes: int, config: MethodConfig, embedding_dim: int = 0
+    ) -> None:
+        super().__init__()
+        self.classes = classes
+        self.net = Network(encoder, classes, embedding_dim)
+        self.ema = Ema(self.net, config.ema_decay)
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    @property
+    def evaluated(self) -> Network:
+        """The network that is tested and shipped: the averaged one."""
+        return self.ema.net  # type: ignore[return-value]
+
+    def forward(self, batch: Batch) -> Step:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def after_step(self, remember: dict[str, Tensor]) -> None:
+        for name, rows in remember.items():
+            getattr(self, name).push(rows)
+        self.ema.update(self.net)
+        self.step.add_(1)

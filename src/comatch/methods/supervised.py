@@ -1,0 +1,21 @@
+"""Learning from the labelled pictures alone: the baseline that every other method must beat."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from comatch.config import MethodConfig
+from comatch.methods.method import Method, Step
+from comatch.types import Batch
+
+
+class Supervised(Method):
+    """Cross-entropy on the labels there are; unlabelled pictures are not looked at."""
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "supervised"
+
+    def forward(self, batch: Batch) -> Step:
+        loss = F.cross_entropy(self.net(batch.x).logits, batch.y)
+        return Step(loss, {"loss_x": loss.detach()}, {})

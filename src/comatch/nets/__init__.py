@@ -1,0 +1,71 @@
+"""Encoders by name: `wrn-28-2` is written here, everything else comes from timm."""
+
+import re
+
+import timm
+from torch import nn
+
+from comatch.config import check_name
+from comatch.errors import UserError
+from comatch.nets.network import Network, Output
+from comatch.nets.wide_resnet import WideResNet
+
+SMALL_PICTURE = 64  # pixels up to which a stem that quarters the picture would leave too little
+
+
+def build_encoder(
+    name: str, image_size: int, stem: str = "auto", norm_momentum: float | None = None
+) -> nn.Module:
+    """A network from pictures to features, with the width of those in `num_features`."""
+    encoder = choose_encoder(name, image_size, stem)
+    for module in encoder.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and norm_momentum is not None:
+            module.momentum = norm_momentum
+    return encoder
+
+
+def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
+    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    if wide:
+        try:
+            return WideResNet(int(wide[1]), int(wide[2]))
+        except ValueError as error:
+            raise UserError(f"net={name}: {error}") from None
+    check_name(name, timm.list_models(), "net")
+    encoder = create(name, image_size)
+    if stem == "small" or (stem == "auto" and image_size <= SMALL_PICTURE):
+        shrunk = shrink_stem(encoder)
+        if stem == "small" and not shrunk:
+            raise UserError(f"net={name} has no stem to make smaller: use --set stem=standard")
+    return encoder
+
+
+def create(name: str, image_size: int) -> nn.Module:
+    """A timm model without its classifier; transformers must be told the picture's size."""
+    try:
+        return timm.create_model(name, num_classes=0, img_size=image_size)
+    except TypeError:
+        return timm.create_model(name, num_classes=0)
+
+
+def shrink_stem(encoder: nn.Module) -> bool:
+    """Keeps the resolution that a stem made for 224 pixels would throw away, if it has one.
+
+    The first convolution no longer strides, a 7x7 one becomes 3x3, and a max-pool behind it goes.
+    """
+    place = getattr(encoder, "default_cfg", {}).get("first_conv")
+    conv = encoder.get_submodule(place) if isinstance(place, str) else None
+    if not isinstance(conv, nn.Conv2d) or conv.stride[0] >= conv.kernel_size[0]:
+        return False  # cutting into patches is not striding
+    kernel = 3 if conv.kernel_size[0] == 7 else conv.kernel_size[0]
+    small = nn.Conv2d(
+        conv.in_channels, conv.out_channels, kernel, padding=kernel // 2, bias=conv.bias is not None
+    )
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    encoder.set_submodule(str(place), small)
+    if isinstance(getattr(encoder, "maxpool", None), nn.Module):
+        encoder.maxpool = nn.Identity()
+    return True
+
+
+__all__ = ["Network", "Output", "WideResNet", "build_encoder"]

@@ -1,0 +1,46 @@
+"""The paper's three functions in one module: encoder f, classifier h, projection head g."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comatch.nets.heads import ProjectionHead
+
+
+class Output(NamedTuple):
+    features: Tensor  # [N, width]         f(x)
+    logits: Tensor  # [N, C]             h(f(x)) before the softmax
+    embedding: Tensor  # [N, D]             g(f(x)), length one; D = 0 without a projection head
+
+
+class Network(nn.Module):
+    """p(y|x) = h(f(x)) and z(x) = g(f(x)).
+
+    Precision is decided in here, so that a method never thinks of it: the encoder runs in
+    `compute_dtype` if one is set, and what comes out is as precise as the parameters.
+    """
+
+    def __init__(self, encoder: nn.Module, classes: int, embedding_dim: int = 0) -> None:
+        super().__init__()
+        # Some timm models widen their features once more before the classifier.
+        width: int = getattr(encoder, "head_hidden_size", None) or encoder.num_features  # type: ignore
+        self.encoder = encoder
+        self.classifier = nn.Linear(width, classes)
+        self.projector = ProjectionHead(width, embedding_dim) if embedding_dim else None
+        self.compute_dtype: torch.dtype | None = None
+        nn.init.xavier_normal_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, images: Tensor) -> Output:
+        kind, low = images.device.type, self.compute_dtype
+        with torch.autocast(kind, dtype=low or torch.bfloat16, enabled=low is not None):
+            features = self.encoder(images)
+        features = features.to(self.classifier.weight.dtype)
+        # Losses ask for more precise heads than bf16 gives; they cost next to nothing.
+        with torch.autocast(kind, enabled=False):
+            logits = self.classifier(features)
+            if self.projector is None:
+                return Output(features, logits, features[:, :0])
+            return Output(features, logits, F.normalize(self.projector(features), dim=1))

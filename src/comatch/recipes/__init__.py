@@ -1,0 +1,34 @@
+"""What to run: one function a setting.
+
+A recipe takes the name of a method and gives a `Recipe`; its docstring promises command, cost and
+result. A new one is a function in a file of this folder, and a line in the list below.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from comatch.config import Recipe, check_name
+from comatch.recipes.cifar10 import cifar10
+from comatch.recipes.digits import digits
+from comatch.recipes.folder import folder, folder_gpu
+from comatch.recipes.stl10 import stl10
+
+RECIPES: dict[str, Callable[[str], Recipe]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "stl10": stl10,
+    "folder": folder,
+    "folder-gpu": folder_gpu,
+}
+
+
+def get(name: str, method: str) -> Recipe:
+    check_name(name, RECIPES, "recipe")
+    return RECIPES[name](method)
+
+
+def default_for(data: str, gpu: bool) -> str:
+    """The recipe of the data set's name; for anything else the one for folders."""
+    if data in RECIPES and not Path(data).is_dir():
+        return data
+    return "folder-gpu" if gpu else "folder"

@@ -1,0 +1,40 @@
+"""A folder of pictures of one's own."""
+
+from comatch import methods
+from comatch.config import Recipe, replace
+
+
+def folder(method: str) -> Recipe:
+    """Your own pictures on a laptop: a small wide ResNet at 32 pixels.
+
+    Command   comatch train PATH
+    """
+    return Recipe(
+        name="folder",
+        method=methods.config(method),
+        data="",
+        image_size=32,
+        net="wrn-16-2",
+        batch=32,
+        mu=3,
+        steps=1000,
+        log_every=10,
+        eval_every=250,
+        checkpoint_every=50,
+    )
+
+
+def folder_gpu(method: str) -> Recipe:
+    """Your own pictures on a GPU: ResNet-18 at 96 pixels.
+
+    Command   comatch train PATH --recipe folder-gpu
+    """
+    return replace(
+        Recipe(name="folder-gpu", method=methods.config(method)),
+        data="",
+        image_size=96,
+        net="resnet18",
+        stem="standard",
+        weak_crop="resized",
+        steps=20_000,
+    )

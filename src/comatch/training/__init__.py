@@ -1,0 +1,1 @@
+"""From a recipe and a split to a finished run folder."""

@@ -1,0 +1,79 @@
+"""From a recipe, a data set and a split to everything that a step needs, on one device."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from comatch import methods
+from comatch.config import Recipe
+from comatch.data.resident import Resident
+from comatch.data.splits import Split
+from comatch.errors import UserError
+from comatch.methods import Method
+from comatch.nets import build_encoder
+from comatch.training.step import TrainStep
+from comatch.types import Dataset
+
+
+class Assembly(NamedTuple):
+    method: Method
+    data: Resident
+    step: TrainStep
+    mean: Tensor  # [3]
+    std: Tensor  # [3]
+
+
+def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Assembly:
+    mean, std = (value.to(device) for value in normalisation(recipe, dataset))
+    encoder = build_encoder(recipe.net, recipe.image_size, recipe.stem, recipe.norm_momentum)
+    method = methods.build(recipe.method, encoder, len(dataset.classes))
+    method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    low = recipe.precision == "bf16" or (recipe.precision == "auto" and device.type == "cuda")
+    for net in (method.net, method.evaluated):
+        net.compute_dtype = torch.bfloat16 if low else None
+    if method.views:
+        check_batch(recipe, len(split.unlabelled))
+    data = Resident(
+        dataset.train.subset(split.labelled),
+        dataset.train.subset(split.unlabelled if method.views else split.unlabelled[:1]),
+        recipe.batch,
+        recipe.mu if method.views else 1,
+    ).to(device)
+    return Assembly(method, data, TrainStep(method, data, recipe, mean, std), mean, std)
+
+
+def check_batch(recipe: Recipe, there: int) -> None:
+    wanted = recipe.batch * recipe.mu
+    if there >= wanted:
+        return
+    mu, batch = there // recipe.batch, max(1, there // recipe.mu)
+    hint = f"mu={mu}" if mu else f"batch={batch}"
+    raise UserError(
+        f"{there} unlabelled pictures are fewer than the {wanted} that a step takes "
+        f"(batch {recipe.batch} x mu {recipe.mu}): add pictures, or --set {hint}"
+    )
+
+
+def normalisation(recipe: Recipe, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel, on a scale of 0 to 1: the recipe's, or measured."""
+    some = dataset.train.images[:: max(1, len(dataset.train) // 10_000)]
+    pixels = some.transpose(0, 1).flatten(1).double() / 255  # [3, n]
+    measured = pixels.mean(1).tolist(), pixels.std(1).clamp(min=1e-3).tolist()
+    mean, std = recipe.mean or measured[0], recipe.std or measured[1]
+    return torch.tensor(mean), torch.tensor(std)
+
+
+def description(recipe: Recipe, classes: list[str], assembly: Assembly) -> dict[str, Any]:
+    """All that is needed to use the trained network: goes into model.json beside the weights."""
+    projector = assembly.method.evaluated.projector
+    return {
+        "net": recipe.net,
+        "stem": recipe.stem,
+        "image_size": recipe.image_size,
+        "embedding_dim": projector.width if projector else 0,
+        "classes": classes,
+        "mean": assembly.mean.tolist(),
+        "std": assembly.std.tolist(),
+        "preprocessing": "shorter side to image_size, centre crop, (pixel / 255 - mean) / std",
+    }

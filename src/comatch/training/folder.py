@@ -1,0 +1,124 @@
+"""A run is a folder: what decided it, what it saw, what it learned."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from comatch import methods
+from comatch.config import Recipe, from_json, read_json, to_json
+from comatch.errors import UserError
+from comatch.training import checkpoint
+
+RECORDED = ("comatch", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
+
+
+class RunFolder:
+    """Names the files of a run folder, and reads and writes the small ones."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.split = path / "split.json"
+        self.environment = path / "environment.json"
+        self.checkpoint = path / "last.pt"
+        self.weights = path / "model.safetensors"
+        self.model = path / "model.json"
+        self.summary = path / "summary.json"
+
+    def exists(self) -> bool:
+        return self.config.exists()
+
+    def check_free(self) -> None:
+        """A new run needs a place of its own: what lies there already is never touched."""
+        try:
+            occupied = self.path.exists() and any(self.path.iterdir())
+        except OSError as error:
+            raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
+        if occupied:
+            hint = "add --resume to go on with it, or " if self.exists() else ""
+            raise UserError(f"{self.path} is not empty: {hint}choose another --out")
+
+    def create(self, recipe: Recipe, data_dir: Path, split: dict[str, Any]) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run folder {self.path}: {error.strerror}") from None
+        # The configuration comes last: a folder that has one has everything to go on from.
+        checkpoint.write_json(self.split, split)
+        checkpoint.write_json(
+            self.config, {"recipe": to_json(recipe), "data_dir": str(data_dir.absolute())}
+        )
+
+    def recipe(self) -> Recipe:
+        written = read_json(self.config)
+        try:
+            return from_json(written["recipe"], methods.CONFIGS)
+        except (KeyError, TypeError):
+            raise UserError(f"{self.config} is not the configuration of a run") from None
+
+    def data_dir(self) -> Path:
+        return Path(read_json(self.config)["data_dir"])
+
+    def write_environment(self, device: torch.device) -> None:
+        """Appends this session: a run that was continued elsewhere shows it."""
+        sessions = read_json(self.environment)["sessions"] if self.environment.exists() else []
+        checkpoint.write_json(self.environment, {"sessions": [*sessions, environment(device)]})
+
+    def write_model(self, net: torch.nn.Module, description: dict[str, Any]) -> None:
+        state = {name: value.contiguous().cpu() for name, value in net.state_dict().items()}
+        checkpoint.write(self.weights, lambda file: file.write(save(state)))
+        checkpoint.write_json(self.model, description)
+
+    def read_weights(self) -> dict[str, torch.Tensor]:
+        if not self.weights.exists():
+            raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
+        try:
+            return load_file(self.weights)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{self.weights} is damaged: {error}") from None
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where a run happens: versions, device, revision, command."""
+    versions = {}
+    for package in RECORDED:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    gpu = device.type == "cuda"
+    return {
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "git": git_revision(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "device": torch.cuda.get_device_name(device) if gpu else platform.processor() or "cpu",
+        "cuda": torch.version.cuda if gpu else None,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "platform": platform.platform(),
+    }
+
+
+def git_revision() -> str | None:
+    """The commit that the package's source is at, marked if it was changed since."""
+    try:
+        describe = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return describe.stdout.strip()

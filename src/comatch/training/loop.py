@@ -1,0 +1,168 @@
+"""The whole training story: assemble, step, write down, stop and go on."""
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from comatch import evaluation
+from comatch.config import Recipe
+from comatch.data import splits
+from comatch.data.splits import Split
+from comatch.errors import UserError
+from comatch.training import checkpoint
+from comatch.training.assemble import Assembly, assemble, description
+from comatch.training.folder import RunFolder
+from comatch.training.journal import Journal, averages
+from comatch.training.progress import TrainingBar, stoppable
+from comatch.types import Dataset, Pictures
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """Somebody asked to stop; everything up to `step` is saved."""
+
+    def __init__(self, step: int, folder: Path) -> None:
+        super().__init__(f"stopped after step {step}")
+        self.step, self.folder = step, folder
+
+
+def fit(
+    folder: RunFolder,
+    recipe: Recipe,
+    dataset: Dataset,
+    split: Split,
+    device: torch.device,
+    data_dir: Path,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Trains until `recipe.steps`, from the folder's last checkpoint if it has one.
+
+    Returns the summary: the accuracy of the last averaged model, never of the best one.
+    """
+    torch.manual_seed(recipe.seed)
+    run = assemble(recipe, dataset, split, device)
+    if not folder.exists():  # only now: nothing is written before everything was checked
+        folder.create(recipe, data_dir, splits.to_json(split, dataset))
+    folder.write_environment(device)
+    start, seconds, position = restore(folder, run)
+    parts = {"": dataset.test, "validation_": validation_part(dataset, split)}
+    model_json = description(recipe, dataset.classes, run)
+    began = time.perf_counter() - seconds
+
+    with (
+        Journal(folder.path, position, start) as journal,
+        TrainingBar(
+            f"{recipe.method.method} on {dataset.name}", recipe.steps, start, progress
+        ) as bar,
+        stoppable() as stop,
+    ):
+        for step in range(start, recipe.steps):
+            run.step(step)
+            done = step + 1
+            last = done == recipe.steps
+            bar.advance(done)
+            if last or done % recipe.log_every == 0:
+                means = averages(read_meter(run, done, folder))
+                journal.write(done, "train", means)
+                bar.show(done, means)
+            if last or done % recipe.eval_every == 0:
+                journal.write(done, "eval", evaluate(run, parts))
+            if last or done % recipe.checkpoint_every == 0 or stop.asked:
+                seconds = time.perf_counter() - began
+                save(folder, run, done, seconds, journal.position)
+                folder.write_model(run.method.evaluated, model_json)
+            if stop.asked and not last:
+                raise Interrupted(done, folder.path)
+
+    summary = {
+        "method": recipe.method.method,
+        "data": dataset.name,
+        "labels": len(split.labelled),
+        "unlabelled": len(split.unlabelled) if run.method.views else 0,
+        "seed": recipe.seed,
+        **evaluate(run, parts),
+        "checkpoint": "last, averaged weights",
+        "steps": recipe.steps,
+        "seconds": round(time.perf_counter() - began, 2),
+        "peak_memory_mb": peak_memory_mb(device),
+    }
+    checkpoint.write_json(folder.summary, summary)
+    return summary
+
+
+def validation_part(dataset: Dataset, split: Split) -> Pictures | None:
+    return dataset.train.subset(split.validation) if len(split.validation) else None
+
+
+def evaluate(run: Assembly, parts: dict[str, Pictures | None]) -> dict[str, float]:
+    """Accuracy of the averaged model on each part that there is."""
+    values: dict[str, float] = {}
+    for prefix, part in parts.items():
+        if part is None:
+            continue
+        p = evaluation.probabilities(run.method.evaluated, part.images, run.mean, run.std)
+        scores = evaluation.score(p, part.labels)
+        values[f"{prefix}top1"] = scores.top1
+        if scores.top5 is not None:
+            values[f"{prefix}top5"] = scores.top5
+        values[f"{prefix}calibration_error"] = scores.calibration_error
+    return values
+
+
+def read_meter(run: Assembly, done: int, folder: RunFolder) -> dict[str, float]:
+    """The interval's sums; stops the run if a number in them was not finite."""
+    stop_on_bad_numbers(run, done, folder)
+    return run.step.meter.read()
+
+
+def stop_on_bad_numbers(run: Assembly, done: int, folder: RunFolder) -> None:
+    bad = run.step.meter.bad_steps()
+    if not bad:
+        return
+    kept = "no checkpoint was written before"
+    if folder.checkpoint.exists():
+        kept = f"the last good checkpoint is kept ({folder.checkpoint})"
+    raise UserError(
+        f"the loss or its gradient was not finite in {bad} of the steps up to {done}; {kept}. "
+        "Try a lower --set lr=... or --set precision=fp32 with another --out"
+    )
+
+
+def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: int) -> None:
+    """Everything that the next step depends on; never a state with bad numbers in it."""
+    stop_on_bad_numbers(run, step, folder)
+    state = {
+        "step": step,
+        "seconds": seconds,
+        "journal": position,
+        "method": run.method.state_dict(),
+        "optimizer": run.step.optimizer.state_dict(),
+        "data": run.data.state_dict(),
+        "meter": run.step.meter.sums,
+        "random": checkpoint.random_state(),
+    }
+    checkpoint.save(folder.checkpoint, state)
+
+
+def restore(folder: RunFolder, run: Assembly) -> tuple[int, float, int]:
+    """Puts the last checkpoint back, if there is one: its step, seconds and journal position."""
+    if not folder.checkpoint.exists():
+        return 0, 0.0, 0
+    state = checkpoint.load(folder.checkpoint)
+    run.method.load_state_dict(state["method"])
+    run.data.load_state_dict(state["data"])
+    run.step.load_optimizer(state["optimizer"])
+    run.step.meter.load(state["meter"], run.mean.device)
+    checkpoint.set_random_state(state["random"])
+    return state["step"], state["seconds"], state["journal"]
+
+
+def peak_memory_mb(device: torch.device) -> int:
+    """Of the GPU where there is one, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) // 2**20
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20

@@ -1,0 +1,28 @@
+"""How the learning rate changes, as functions of progress (0 to 1) that stay on the device."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def cosine_7_16(progress: Tensor) -> Tensor:
+    """cos(7 pi / 16 · progress): ends at a fifth of where it began (FixMatch, CoMatch)."""
+    return torch.cos(progress * (7 * math.pi / 16))
+
+
+def cosine(progress: Tensor) -> Tensor:
+    """Half a cosine, down to zero."""
+    return 0.5 * (1 + torch.cos(progress * math.pi))
+
+
+def constant(progress: Tensor) -> Tensor:
+    return torch.ones_like(progress)
+
+
+SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {
+    "cosine-7/16": cosine_7_16,
+    "cosine": cosine,
+    "constant": constant,
+}

@@ -1,0 +1,186 @@
+"""One training step: draw, augment, forward, backward, update, remember.
+
+The host only says "go": indices, augmentation, learning rate and metrics all stay on the device, so
+nothing waits for it between two log points, and the whole step can be replayed as one CUDA graph.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from comatch.augment import policies
+from comatch.config import Recipe
+from comatch.data.resident import Resident
+from comatch.methods import Method
+from comatch.training.optim import build_sgd, gradient_norm
+from comatch.training.schedules import SCHEDULES
+from comatch.types import Batch
+
+EAGER_STEPS = 3  # real steps before capturing: they create gradients, momentum and kernels
+
+
+class Meter:
+    """Sums of metrics on the device, read by the host only at log points."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self.sums[name].add_(value)
+
+    def read(self) -> dict[str, float]:
+        """The sums since the last reading, with the one wait for the device."""
+        if not self.sums:
+            return {}
+        values = torch.stack(list(self.sums.values())).tolist()
+        for total in self.sums.values():
+            total.zero_()  # in place: a captured step writes to this address
+        return dict(zip(self.sums, values, strict=True))
+
+    def bad_steps(self) -> int:
+        """Steps since the last reading whose gradient was not finite."""
+        if not self.sums:
+            return 0
+        return int((self.sums["steps"] - self.sums["finite_steps"]).item())
+
+    def load(self, sums: dict[str, Tensor], device: torch.device) -> None:
+        self.sums = {name: total.to(device) for name, total in sums.items()}
+
+
+class TrainStep:
+    """Calling it takes one step."""
+
+    def __init__(
+        self, method: Method, data: Resident, recipe: Recipe, mean: Tensor, std: Tensor
+    ) -> None:
+        self.method, self.data, self.recipe = method, data, recipe
+        self.mean, self.std = mean, std
+        self.meter = Meter()
+        self.lr = torch.zeros((), device=mean.device)
+        self.parameters = [p for p in method.net.parameters() if p.requires_grad]
+        self.optimizer = build_sgd(
+            method.net, self.lr, recipe.momentum, recipe.weight_decay, recipe.decay_norms
+        )
+        views = policies.Views(
+            flip=recipe.flip,
+            weak_crop=recipe.weak_crop,
+            pad=recipe.pad,
+            min_area=recipe.min_area,
+            cutout=recipe.cutout,
+        )
+        self.weak = policies.build("weak", views)
+        self.policies = [policies.build(name, views) for name in method.views]
+        self.schedule = SCHEDULES[recipe.schedule]
+
+        self.augment: Callable[[Tensor, Tensor, Tensor], Batch] = self._augment
+        self.forward = method.__call__
+        self._go: Callable[[], None] = self._take
+        engine = choose_engine(recipe.engine, mean.device)
+        if engine != "eager":
+            self.augment = torch.compile(self._augment)
+            self.forward = torch.compile(method)
+        if engine == "captured":
+            self._go = Captured(self._take)
+
+    def __call__(self, step: int) -> None:
+        self.data.before_step(step)
+        self._go()
+
+    def load_optimizer(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr  # loading put another tensor in its place
+
+    def _take(self) -> None:
+        x, y, u, truth = self.data.draw()
+        batch = self.augment(x, y, u)
+        self.optimizer.zero_grad(set_to_none=True)
+        step = self.forward(batch)
+        step.loss.backward()
+        self.lr.copy_(self.recipe.lr * self.schedule(self.method.step / self.recipe.steps))
+        norm = gradient_norm(self.parameters)
+        self.optimizer.step()
+        self.method.after_step(step.remember)
+        self.meter.add(
+            {
+                "steps": torch.ones_like(norm),
+                "finite_steps": norm.isfinite(),
+                "loss": step.loss.detach(),
+                "gradient_norm": norm,
+                **step.metrics,
+                **score(step.pseudo_labels, truth),
+            }
+        )
+
+    def _augment(self, x: Tensor, y: Tensor, u: Tensor) -> Batch:
+        def ready(images: Tensor) -> Tensor:
+            images = policies.normalise(images, self.mean, self.std)
+            return images.contiguous(memory_format=torch.channels_last)
+
+        return Batch(ready(self.weak(x)), y, tuple(ready(policy(u)) for policy in self.policies))
+
+
+class Captured:
+    """Takes a few steps as they are, records the next as a CUDA graph, and replays that."""
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        self.take = take
+        self.taken = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self) -> None:
+        if self.graph is None and self.taken == EAGER_STEPS:
+            self._capture()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        # Capturing wants work that ran on a stream of its own before.
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.take()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.taken += 1
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.take()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"the step cannot be captured, it runs compiled: {reason}", stacklevel=2)
+            self.taken += 1  # never tried again
+            return
+        self.graph = graph
+
+
+def choose_engine(engine: str, device: torch.device) -> str:
+    """On a GPU the step is captured; on a CPU compiling costs more than a short run gains."""
+    if engine == "auto":
+        return "captured" if device.type == "cuda" else "eager"
+    if engine == "captured" and device.type != "cuda":
+        warnings.warn("only a GPU can capture a step: it runs eagerly", stacklevel=2)
+        return "eager"
+    return engine
+
+
+@torch.no_grad()
+def score(pseudo_labels: Tensor | None, truth: Tensor) -> dict[str, Tensor]:
+    """How many pseudo-labels are confident, and how many of those can be and are right."""
+    if pseudo_labels is None:
+        return {}
+    confident = pseudo_labels >= 0
+    known = confident & (truth >= 0)
+    return {
+        "confident": confident.float().mean(),
+        "judged": known.float().sum(),
+        "right": (known & (pseudo_labels == truth)).float().sum(),
+    }

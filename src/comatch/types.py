@@ -1,0 +1,48 @@
+"""The few shapes that data takes on its way through the rooms."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+UNLABELLED = -1
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures of one size, each with its name and what is known of its class."""
+
+    images: Tensor  # [N, 3, H, W] uint8
+    labels: Tensor  # [N] int64, UNLABELLED where nobody knows
+    names: list[str]  # a path below the data folder, or an index: unique, stable, fit for a file
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def subset(self, rows: Tensor) -> "Pictures":
+        return Pictures(
+            self.images[rows], self.labels[rows], [self.names[i] for i in rows.tolist()]
+        )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a source gives: every picture with the truth as far as it is known.
+
+    What a learner may see of that truth is decided by `data.splits`, not here.
+    """
+
+    name: str
+    classes: list[str]
+    train: Pictures
+    test: Pictures | None = None
+    folds: list[list[int]] = field(default_factory=list)  # predefined labelled rows of `train`
+    skipped: list[str] = field(default_factory=list)  # "path: why", for pictures left out
+
+
+class Batch(NamedTuple):
+    """What a method sees of one step: no truth of an unlabelled picture is in it."""
+
+    x: Tensor  # [B, 3, H, W]   labelled, weak view, normalised
+    y: Tensor  # [B]
+    u: tuple[Tensor, ...]  # one [muB, 3, H, W] per view that the method declares

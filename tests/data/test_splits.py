@@ -1,0 +1,109 @@
+"""Who may see which label: balanced, by seed, the same again from what was written down."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from comatch.config import Recipe, replace
+from comatch.data import splits
+from comatch.errors import UserError
+from comatch.types import UNLABELLED, Dataset, Pictures
+
+
+def dataset(per_class=(10, 12, 14), unlabelled=5, folds=()):
+    labels = [c for c, n in enumerate(per_class) for _ in range(n)] + [UNLABELLED] * unlabelled
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(3))
+    labels = torch.tensor(labels)[order]
+    images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].repeat(1, 3, 2, 2)
+    pictures = Pictures(images, labels, [f"p{i}" for i in range(len(labels))])
+    return Dataset("toy", [f"c{i}" for i in range(len(per_class))], pictures, folds=list(folds))
+
+
+def test_balanced_disjoint_and_complete():
+    data = dataset()
+    split = splits.make(data, Recipe(labels=6, validation=9))
+    assert torch.bincount(data.train.labels[split.labelled]).tolist() == [2, 2, 2]
+    assert torch.bincount(data.train.labels[split.validation]).tolist() == [3, 3, 3]
+    rows = torch.cat([split.labelled, split.unlabelled, split.validation]).tolist()
+    assert sorted(rows) == list(range(len(data.train)))
+
+
+def test_labelled_pictures_are_left_out_of_the_unlabelled_unless_asked():
+    data = dataset()
+    apart = splits.make(data, Recipe(labels=6))
+    assert not set(apart.labelled.tolist()) & set(apart.unlabelled.tolist())
+    together = splits.make(data, Recipe(labels=6, labelled_too=True))
+    assert set(together.labelled.tolist()) <= set(together.unlabelled.tolist())
+
+
+def test_the_seed_decides():
+    data = dataset()
+    first, again, other = (splits.make(data, Recipe(labels=6, seed=s)) for s in (1, 1, 2))
+    assert torch.equal(first.labelled, again.labelled)
+    assert not torch.equal(first.labelled, other.labelled)
+
+
+def test_holding_out_validation_does_not_change_what_is_labelled():
+    data = dataset()
+    without, having = (splits.make(data, Recipe(labels=6, validation=v)) for v in (0, 9))
+    assert torch.equal(without.labelled, having.labelled)
+
+
+def test_all_labels_are_used_when_no_number_is_given():
+    data = dataset()
+    assert len(splits.make(data, Recipe()).labelled) == 36
+    held_out = splits.make(data, Recipe(validation=0.5))
+    assert len(held_out.labelled) == 36 - len(held_out.validation) == 18
+
+
+def test_a_split_comes_back_from_its_file():
+    data, recipe = dataset(), Recipe(labels=6, validation=3, seed=4)
+    split = splits.make(data, recipe)
+    written = json.loads(json.dumps(splits.to_json(split, data)))
+    back = splits.restore(data, replace(recipe, seed=99), written)  # the file decides, not the seed
+    for field in ("labelled", "unlabelled", "validation"):
+        assert torch.equal(getattr(split, field), getattr(back, field))
+    assert set(written["labelled"].values()) == {"c0", "c1", "c2"}
+
+
+@pytest.mark.parametrize("part", ["images", "labels", "names"])
+def test_changed_data_is_noticed(part):
+    data, recipe = dataset(), Recipe(labels=6)
+    written = splits.to_json(splits.make(data, recipe), data)
+    changed = getattr(data.train, part)
+    changed = ["other", *changed[1:]] if part == "names" else changed.clone()
+    if part != "names":
+        changed[0] += 1
+    train = dataclasses.replace(data.train, **{part: changed})
+    with pytest.raises(UserError, match="the data changed"):
+        splits.restore(dataclasses.replace(data, train=train), recipe, written)
+
+
+def test_predefined_folds_are_used_by_seed():
+    data = dataset(folds=[[0, 1, 2], [3, 4, 5]])
+    split = splits.make(data, Recipe(labels=3, seed=1))
+    assert split.labelled.tolist() == [3, 4, 5]
+    assert "fold 1" in split.origin
+    assert "seed" in splits.make(data, Recipe(labels=3, seed=2)).origin  # there is no such fold
+    assert "seed" in splits.make(data, Recipe(labels=6, seed=1)).origin  # another number of labels
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Recipe(labels=7), "7 labels cannot be shared evenly by 3 classes: use --labels 6 or 9"),
+        (Recipe(labels=2), "use --labels 3"),
+        (Recipe(labels=33), "class 'c0' has 10 labelled pictures, not 11: use --labels 30"),
+        (Recipe(validation=0.99), "leaves no labelled picture of class 'c0'"),
+    ],
+)
+def test_impossible_splits_say_what_to_do(recipe, message):
+    with pytest.raises(UserError, match=message):
+        splits.make(dataset(), recipe)
+
+
+def test_a_class_without_labels_is_an_error():
+    with pytest.raises(UserError, match="class 'c1' has no labelled picture"):
+        splits.make(dataset(per_class=(5, 0, 5)), Recipe())

@@ -1,0 +1,182 @@
+"""CoMatch against a slow twin that follows algorithm 1 with lists, step by step."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from comatch.methods import CoMatch
+from comatch.types import UNLABELLED, Batch
+
+CLASSES = 3
+
+
+class Encoder(nn.Module):
+    """Small, but with batch norm: views that are forwarded apart give another result."""
+
+    num_features = 6
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        return F.leaky_relu(self.norm(self.conv(x))).mean((2, 3))
+
+
+def make(**settings):
+    torch.manual_seed(0)
+    config = CoMatch.Config(bank_size=20, alignment_window=3, threshold=0.45, edge_threshold=0.3)
+    config = dataclasses.replace(config, **settings)
+    method = CoMatch(Encoder(), CLASSES, config).double()
+    with torch.no_grad():
+        method.net.classifier.weight.mul_(8)  # predictions that differ from each other
+    return method
+
+
+def batches(count):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        x, *u = (
+            torch.randn(n, 3, 4, 4, generator=generator, dtype=torch.float64) for n in (4, 6, 6, 6)
+        )
+        yield Batch(x, torch.randint(CLASSES, (4,), generator=generator), tuple(u))
+
+
+class Twin:
+    """Algorithm 1 with Python lists for every memory."""
+
+    def __init__(self, config):
+        self.c, self.bank, self.means = config, [], []
+
+    def loss(self, net, batch):
+        c = self.c
+        out = net(torch.cat([batch.x, *batch.u]))
+        n, m = len(batch.x), len(batch.u[0])
+        logits, z = out.logits, out.embedding
+        probabilities = F.softmax(logits[n : n + m], 1).detach()
+        self.means = [*self.means, probabilities.mean(0)][-c.alignment_window :]
+        average = sum(self.means) / len(self.means)
+        p = [row / average / (row / average).sum() for row in probabilities]
+        z_weak = z[n : n + m].detach()
+        q = []
+        for b in range(m):
+            if len(self.bank) < c.bank_size:
+                q.append(p[b])
+                continue
+            a = [math.exp(float(z_weak[b] @ zk) / c.temperature) for _, zk in self.bank]
+            smooth = sum(w * pk for w, (pk, _) in zip(a, self.bank, strict=True)) / sum(a)
+            q.append(c.alpha * p[b] + (1 - c.alpha) * smooth)
+
+        loss_x = sum(-F.log_softmax(logits[i], 0)[batch.y[i]] for i in range(n)) / n
+        strong = F.log_softmax(logits[n + m : n + 2 * m], 1)
+        loss_cls = (
+            sum(-(q[b] * strong[b]).sum() * (q[b].max() >= c.threshold) for b in range(m)) / m
+        )
+        zs, zc = z[n + m : n + 2 * m], z[n + 2 * m :]
+        loss_ctr = torch.zeros((), dtype=torch.float64)
+        for b in range(m):
+            wq, wz = [], []
+            for j in range(m):
+                similarity = float(q[b] @ q[j])
+                edge = 1.0 if b == j else similarity * (similarity >= c.edge_threshold)
+                wq.append(edge)
+                other = zc[j] if b == j or c.graph == "authors" else zs[j]
+                wz.append(torch.exp(zs[b] @ other / c.temperature))
+            for j in range(m):
+                loss_ctr = loss_ctr - wq[j] / sum(wq) * torch.log(wz[j] / sum(wz)) / m
+
+        rows = [
+            (F.one_hot(y, CLASSES).double(), zi.detach()) for y, zi in zip(batch.y, z, strict=False)
+        ]
+        rows += list(zip(p, z_weak, strict=True))
+        self.bank = [*self.bank, *rows][-c.bank_size :]
+        labels = [int(row.argmax()) if row.max() >= c.threshold else UNLABELLED for row in q]
+        return loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr, labels
+
+
+@pytest.mark.parametrize("graph", ["authors", "paper"])
+def test_loss_gradient_and_memory_follow_algorithm_1(graph):
+    method = make(graph=graph, lambda_cls=2.0, lambda_ctr=3.0)
+    net, twin = copy.deepcopy(method.net), Twin(method.config)
+    confident = 0
+    for batch in batches(5):  # the bank of 20 rows is full from the third batch on
+        step = method(batch)
+        expected, labels = twin.loss(net, batch)
+        torch.testing.assert_close(step.loss, expected, rtol=1e-10, atol=1e-10)
+        assert step.pseudo_labels.tolist() == labels
+        confident += sum(label != UNLABELLED for label in labels)
+        gradients = torch.autograd.grad(step.loss, list(method.net.parameters()))
+        for mine, theirs in zip(
+            gradients, torch.autograd.grad(expected, list(net.parameters())), strict=True
+        ):
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+        method.after_step(step.remember)
+    assert bool(method.bank_p.full)
+    assert 0 < confident < 30, "the threshold must part the pseudo-labels for this to test it"
+
+
+def test_forward_changes_no_memory():
+    method = make()
+    batch = next(batches(1))
+    before = {k: v.clone() for k, v in method.state_dict().items() if "norm" not in k}
+    method(batch)
+    for name, value in before.items():
+        assert torch.equal(method.state_dict()[name], value), name
+
+
+def test_no_gradient_flows_through_pseudo_labels():
+    method = make(lambda_ctr=0.0, lambda_cls=1.0, threshold=0.0)
+    method.eval()  # no batch statistics: the weak view could only matter through q
+    x, y, (weak, strong, contrast) = next(batches(1))
+    weak.requires_grad_()
+    method(Batch(x, y, (weak, strong, contrast))).loss.backward()
+    assert weak.grad is None or weak.grad.abs().max() == 0
+
+
+def test_the_bank_is_ready_after_the_papers_five_batches():
+    """2,560 rows are five batches of 64 + 7 * 64, so smoothing begins at the sixth step."""
+    method = make(bank_size=50)  # five batches of 4 + 6 rows
+    full = []
+    for batch in batches(7):
+        full.append(bool(method.bank_p.full))
+        method.after_step(method(batch).remember)
+    assert full == [False] * 5 + [True] * 2
+
+
+def test_alpha_one_gives_the_models_own_pseudo_labels():
+    smooth, alone = make(alpha=0.5), make(alpha=1.0)
+    for batch in batches(4):
+        a, b = smooth(batch), alone(batch)
+        p = b.remember["bank_p"][len(batch.x) :]
+        smooth.after_step(a.remember)
+        alone.after_step(b.remember)
+    expected = p.argmax(1).masked_fill(p.amax(1) < alone.config.threshold, UNLABELLED)
+    assert torch.equal(b.pseudo_labels, expected)
+
+
+@pytest.mark.slow
+def test_compiled_agrees_with_eager_in_float64():
+    torch._dynamo.reset()
+    eager, compiled = make(), make()
+    fast = torch.compile(compiled, fullgraph=True)
+    for batch in batches(4):
+        a, b = eager(batch), fast(batch)
+        torch.testing.assert_close(a.loss, b.loss, rtol=1e-12, atol=1e-12)
+        a.loss.backward()
+        b.loss.backward()
+        for p, q in zip(eager.net.parameters(), compiled.net.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-10, atol=1e-12)
+            with torch.no_grad():
+                for parameter in (p, q):
+                    parameter.sub_(0.1 * parameter.grad)
+                    parameter.grad = None
+        eager.after_step(a.remember)
+        compiled.after_step(b.remember)
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(value, compiled.state_dict()[name], rtol=1e-9, atol=1e-11)

@@ -1,0 +1,75 @@
+"""Settings: every field can be set, an unknown one names the nearest."""
+
+import dataclasses
+import json
+
+import pytest
+
+from comatch import methods, recipes
+from comatch.config import Recipe, from_json, parse, replace, settings_of, to_json
+from comatch.errors import UserError
+
+
+def test_replace_reaches_recipe_and_method():
+    recipe = replace(recipes.get("cifar10", "comatch"), alpha=1.0, steps=5)
+    assert recipe.method.alpha == 1.0
+    assert recipe.steps == 5
+    assert recipe.method.temperature == 0.2
+
+
+def test_unknown_settings_name_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'alpha'"):
+        replace(recipes.get("cifar10", "comatch"), alhpa=1.0)
+    with pytest.raises(UserError, match="unknown setting 'alpha'"):
+        replace(recipes.get("cifar10", "supervised"), alpha=1.0)
+
+
+def test_values_are_read_by_type():
+    recipe = recipes.get("cifar10", "comatch")
+    texts = ["alpha=1", "flip=no", "steps=1_000", "mean=0.1,0.2,0.3", "labels=none", "net=resnet18"]
+    assert parse(recipe, texts) == {
+        "alpha": 1.0,
+        "flip": False,
+        "steps": 1000,
+        "mean": (0.1, 0.2, 0.3),
+        "labels": None,
+        "net": "resnet18",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["alpha", "steps=many", "flip=perhaps", "lr=-1", "engine=fast", "graph=x", "batch=0"]
+)
+def test_bad_values_are_one_line(text):
+    recipe = recipes.get("cifar10", "comatch")
+    with pytest.raises(UserError) as error:
+        replace(recipe, **parse(recipe, [text]))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_setting_can_be_set_and_survives_json(name, method):
+    recipe = recipes.get(name, method)
+    texts = []
+    for part in (recipe, recipe.method):
+        for key in settings_of(part):
+            value = getattr(part, key)
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            texts.append(f"{key}={text}")
+    assert replace(recipe, **parse(recipe, texts)) == recipe
+    assert from_json(json.loads(json.dumps(to_json(recipe))), methods.CONFIGS) == recipe
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_method_settings_do_not_hide_recipe_settings(method):
+    config = methods.config(method)
+    assert not set(settings_of(config)) & set(settings_of(Recipe()))
+    for part in (config, Recipe()):
+        for field in settings_of(part).values():
+            assert field.metadata["says"], field.name
+
+
+def test_recipes_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().steps = 3

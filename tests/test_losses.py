@@ -1,0 +1,162 @@
+"""Every loss against a twin with plain loops, written from the paper's formulas."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from comatch import losses
+
+
+@pytest.fixture
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    n, bank, classes, width = 9, 13, 4, 5
+
+    def rand(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return {
+        "p": F.softmax(3 * rand(n, classes), 1),
+        "logits": rand(n, classes),
+        "z": F.normalize(rand(n, width), dim=1),
+        "z_other": F.normalize(rand(n, width), dim=1),
+        "p_bank": F.softmax(3 * rand(bank, classes), 1),
+        "z_bank": F.normalize(rand(bank, width), dim=1),
+    }
+
+
+def close(a, b):
+    torch.testing.assert_close(a, torch.as_tensor(b, dtype=a.dtype), rtol=1e-12, atol=1e-12)
+
+
+def test_align(tensors):
+    p, average = tensors["p"], torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64)
+    twin = []
+    for row in p.tolist():
+        scaled = [value / average[c].item() for c, value in enumerate(row)]
+        twin.append([value / sum(scaled) for value in scaled])
+    close(losses.align(p, average), twin)
+
+
+def test_align_survives_a_class_that_is_never_predicted():
+    p = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    aligned = losses.align(p, torch.tensor([1.0, 0.0]))
+    assert aligned.isfinite().all()
+    close(aligned.sum(1), [1.0, 1.0])
+
+
+def test_memory_smooth(tensors):
+    p, z, p_bank, z_bank = (tensors[k] for k in ("p", "z", "p_bank", "z_bank"))
+    alpha, t = 0.9, 0.2
+    twin = []
+    for b in range(len(p)):
+        weights = [math.exp(float(z[b] @ z_bank[k]) / t) for k in range(len(z_bank))]
+        row = []
+        for c in range(p.shape[1]):
+            smooth = sum(w * p_bank[k, c].item() for k, w in enumerate(weights)) / sum(weights)
+            row.append(alpha * p[b, c].item() + (1 - alpha) * smooth)
+        twin.append(row)
+    close(losses.memory_smooth(p, z, p_bank, z_bank, alpha, t), twin)
+
+
+def test_memory_smooth_minimises_the_papers_objective(tensors):
+    """q is the minimiser of J(q): its gradient there is zero."""
+    p, z, p_bank, z_bank = (tensors[k] for k in ("p", "z", "p_bank", "z_bank"))
+    q = losses.memory_smooth(p, z, p_bank, z_bank, 0.7, 0.3).requires_grad_()
+    affinity = F.softmax(z @ z_bank.T / 0.3, dim=1)
+    distances = (q[:, None] - p_bank[None]).pow(2).sum(2)
+    objective = 0.3 * (affinity * distances).sum() + 0.7 * (q - p).pow(2).sum()
+    (gradient,) = torch.autograd.grad(objective, q)
+    assert gradient.abs().max() < 1e-12
+
+
+def test_masked_cross_entropy(tensors):
+    q, logits = tensors["p"], tensors["logits"]
+    tau = 0.8
+    confident = q.amax(1) >= tau
+    assert 0 < confident.sum() < len(q)  # both kinds occur
+    total = 0.0
+    for b in range(len(q)):
+        if max(q[b].tolist()) >= tau:
+            norm = sum(math.exp(v) for v in logits[b].tolist())
+            for c in range(q.shape[1]):
+                total -= q[b, c].item() * math.log(math.exp(logits[b, c].item()) / norm)
+    close(losses.masked_cross_entropy(logits, q, confident), total / len(q))
+
+
+def label_graph_twin(q, threshold):
+    n = len(q)
+    graph = [[0.0] * n for _ in range(n)]
+    for b in range(n):
+        for j in range(n):
+            similarity = sum(x * y for x, y in zip(q[b].tolist(), q[j].tolist(), strict=True))
+            if b == j:
+                graph[b][j] = 1.0
+            elif similarity >= threshold:
+                graph[b][j] = similarity
+        total = sum(graph[b])
+        graph[b] = [edge / total for edge in graph[b]]
+    return graph
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.8])
+def test_label_graph(tensors, threshold):
+    close(losses.label_graph(tensors["p"], threshold), label_graph_twin(tensors["p"], threshold))
+
+
+def test_label_graph_with_threshold_one_keeps_only_self_loops(tensors):
+    close(losses.label_graph(tensors["p"], 1.0), torch.eye(len(tensors["p"])))
+
+
+def embedding_graph_twin(z, z_other, t, form):
+    n = len(z)
+    graph = [[0.0] * n for _ in range(n)]
+    for b in range(n):
+        for j in range(n):
+            partner = z_other[j] if b == j or form == "authors" else z[j]
+            graph[b][j] = math.exp(float(z[b] @ partner) / t)
+        total = sum(graph[b])
+        graph[b] = [edge / total for edge in graph[b]]
+    return graph
+
+
+@pytest.mark.parametrize("form", ["authors", "paper"])
+def test_embedding_graph(tensors, form):
+    z, z_other = tensors["z"], tensors["z_other"]
+    log_graph = losses.embedding_graph(z, z_other, 0.2, form)
+    close(log_graph.exp(), embedding_graph_twin(z, z_other, 0.2, form))
+
+
+def test_the_two_forms_differ(tensors):
+    z, z_other = tensors["z"], tensors["z_other"]
+    authors, paper = (losses.embedding_graph(z, z_other, 0.2, f) for f in ("authors", "paper"))
+    assert (authors - paper).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("form", ["authors", "paper"])
+def test_graph_cross_entropy(tensors, form):
+    q, z, z_other = tensors["p"], tensors["z"], tensors["z_other"]
+    wq, wz = label_graph_twin(q, 0.3), embedding_graph_twin(z, z_other, 0.2, form)
+    total = 0.0
+    for b in range(len(q)):
+        for j in range(len(q)):
+            total -= wq[b][j] * math.log(wz[b][j])
+    loss = losses.graph_cross_entropy(
+        losses.label_graph(q, 0.3), losses.embedding_graph(z, z_other, 0.2, form)
+    )
+    close(loss, total / len(q))
+
+
+def test_contrast_with_self_loops_only_is_instance_discrimination(tensors):
+    """T = 1: the paper's equation 2 over the two strong views."""
+    q, z, z_other, t = tensors["p"], tensors["z"], tensors["z_other"], 0.2
+    total = 0.0
+    for i in range(len(z)):
+        similar = [math.exp(float(z[i] @ z_other[j]) / t) for j in range(len(z))]
+        total -= math.log(similar[i] / sum(similar))
+    loss = losses.graph_cross_entropy(
+        losses.label_graph(q, 1.0), losses.embedding_graph(z, z_other, t, "authors")
+    )
+    close(loss, total / len(z))

@@ -1,0 +1,66 @@
+"""Each recipe against the paper's appendix table and what the authors' code decides."""
+
+import pytest
+
+from comatch import recipes
+
+# Table "Hyperparameters for CoMatch": B, mu, lambda_cls, alpha, K, t, tau, T, lambda_ctr
+PAPER = {
+    "cifar10": (64, 7, 1, 0.9, 2560, 0.2, 0.95, 0.8, 1),
+    "stl10": (64, 7, 1, 0.9, 2560, 0.2, 0.95, 0.8, 5),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_table(name):
+    recipe = recipes.get(name, "comatch")
+    m = recipe.method
+    ours = (
+        recipe.batch,
+        recipe.mu,
+        m.lambda_cls,
+        m.alpha,
+        m.bank_size,
+        m.temperature,
+        m.threshold,
+        m.edge_threshold,
+        m.lambda_ctr,
+    )
+    assert ours == PAPER[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "net", "size"), [("cifar10", "wrn-28-2", 32), ("stl10", "resnet18", 96)]
+)
+def test_implementation_details_of_section_4_1(name, net, size):
+    recipe = recipes.get(name, "comatch")
+    assert (recipe.net, recipe.image_size) == (net, size)
+    assert recipe.method.embedding_dim == 64
+    assert (recipe.momentum, recipe.weight_decay, recipe.lr) == (0.9, 5e-4, 0.03)
+    assert recipe.steps == 512 * 1024  # 512 epochs
+
+
+def test_what_the_authors_code_decides():
+    recipe = recipes.get("cifar10", "comatch")
+    assert recipe.schedule == "cosine-7/16"
+    assert not recipe.decay_norms
+    assert not recipe.labelled_too
+    assert recipe.norm_momentum == 0.001
+    assert recipe.method.ema_decay == 0.999
+    assert recipe.method.alignment_window == 32
+    assert recipe.method.graph == "authors"
+    assert recipe.method.bank_size == 5 * (recipe.mu + 1) * recipe.batch
+    assert (recipe.pad, recipe.weak_crop, recipe.cutout, recipe.min_area) == (4, "pad", 0.5, 0.2)
+    stl10 = recipes.get("stl10", "comatch")
+    assert stl10.weak_crop == "resized"
+    assert stl10.mean == (0.4467, 0.4398, 0.4066)
+
+
+def test_digits_are_never_mirrored():
+    assert not recipes.get("digits", "comatch").flip
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_every_recipe_gives_its_command(name):
+    assert "Command   comatch train" in recipes.RECIPES[name].__doc__
+    assert recipes.get(name, "comatch").name == name
