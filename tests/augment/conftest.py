@@ -10,7 +10,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def _one_thread():
     """The tensors are small, and the machine may be shared."""
     threads = torch.get_num_threads()

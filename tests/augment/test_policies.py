@@ -140,18 +140,12 @@ def test_weak_shifts_by_up_to_four_pixels_and_mirrors_half(photographs):
     assert 0.4 < mirrored.float().mean() < 0.6
 
 
-@pytest.mark.parametrize("name", ["weak", "strong"])
-def test_the_settings_decide_the_crop_the_flip_and_the_cutout(photographs, name):
+def test_without_crop_and_flip_the_weak_view_is_the_picture(photographs):
     images = photographs(32)
-    if name == "weak":
-        assert torch.equal(build(name, PLAIN)(images), images.float())
-        resized = build(name, replace(PLAIN, weak_crop="resized"))(images)  # min_area 1: all of it
-        assert (resized - images).abs().max() < 0.01
-    torch.manual_seed(0)
-    flipped = build(name, Views(flip=True, pad=0, cutout=0.0))(images)
-    torch.manual_seed(0)
-    straight = build(name, Views(flip=False, pad=0, cutout=0.0))(images)
-    assert not torch.equal(flipped, straight)
+    assert torch.equal(build("weak", PLAIN)(images), images.float())
+    resized = build("weak", replace(PLAIN, weak_crop="resized"))(images)  # at least all of it
+    assert (resized - images).abs().max() < 0.01
+    assert not torch.equal(build("weak", replace(PLAIN, flip=True))(images), images.float())
 
 
 def test_strong_covers_half_a_side_with_grey(monkeypatch):

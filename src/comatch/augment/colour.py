@@ -127,13 +127,12 @@ def jitter(images: Tensor, params: Jitter) -> Tensor:
     Each of the four turns does one blend and one shift of the hue for the whole batch; a picture
     whose turn it is not gets the factor 1 or the shift 0.
     """
-    for turn in params.order.split(1, dim=1):  # [N, 1]
-        amount = params.amounts.gather(1, turn)[:, 0]  # [N]
-        turn = _column(turn[:, 0])
-        is_hue = turn[:, 0, 0, 0] == HUE
-        other = grey(images) * (turn == SATURATION) + mean_grey(images) * (turn == CONTRAST)
-        images = blend(images, other, amount.masked_fill(is_hue, 1))
-        images = hue(images, amount * is_hue)
+    for turn in params.order.unbind(1):  # [N]
+        amount = params.amounts.gather(1, turn[:, None])[:, 0]  # [N]
+        other = grey(images) * _column(turn == SATURATION)  # brightness: black
+        other = other + mean_grey(images) * _column(turn == CONTRAST)
+        images = blend(images, other, amount.masked_fill(turn == HUE, 1))
+        images = hue(images, amount * (turn == HUE))
     return images
 
 

@@ -65,15 +65,17 @@ def fit(
             last = done == recipe.steps
             bar.advance(done)
             if last or done % recipe.log_every == 0:
-                means = averages(read_meter(run, done, folder))
+                stop_on_bad_numbers(run, done, folder)
+                means = averages(run.step.meter.read())
                 journal.write(done, "train", means)
                 bar.show(done, means)
             if last or done % recipe.eval_every == 0:
                 journal.write(done, "eval", evaluate(run, parts))
             if last or done % recipe.checkpoint_every == 0 or stop.asked:
-                seconds = time.perf_counter() - began
-                save(folder, run, done, seconds, journal.position)
+                stop_on_bad_numbers(run, done, folder)
+                # The checkpoint comes last: what a kill in between leaves is written again.
                 folder.write_model(run.method.evaluated, model_json)
+                save(folder, run, done, time.perf_counter() - began, journal.position)
             if stop.asked and not last:
                 raise Interrupted(done, folder.path)
 
@@ -112,13 +114,8 @@ def evaluate(run: Assembly, parts: dict[str, Pictures | None]) -> dict[str, floa
     return values
 
 
-def read_meter(run: Assembly, done: int, folder: RunFolder) -> dict[str, float]:
-    """The interval's sums; stops the run if a number in them was not finite."""
-    stop_on_bad_numbers(run, done, folder)
-    return run.step.meter.read()
-
-
 def stop_on_bad_numbers(run: Assembly, done: int, folder: RunFolder) -> None:
+    """NaN or infinity in the steps since the last look: nothing that came of it is written."""
     bad = run.step.meter.bad_steps()
     if not bad:
         return
@@ -132,8 +129,7 @@ def stop_on_bad_numbers(run: Assembly, done: int, folder: RunFolder) -> None:
 
 
 def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: int) -> None:
-    """Everything that the next step depends on; never a state with bad numbers in it."""
-    stop_on_bad_numbers(run, step, folder)
+    """Everything that the next step depends on."""
     state = {
         "step": step,
         "seconds": seconds,

@@ -111,7 +111,7 @@ class TrainStep:
         self.meter.add(
             {
                 "steps": torch.ones_like(norm),
-                "finite_steps": norm.isfinite(),
+                "finite_steps": (norm + step.loss.detach()).isfinite(),
                 "loss": step.loss.detach(),
                 "gradient_norm": norm,
                 **step.metrics,

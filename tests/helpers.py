@@ -1,0 +1,61 @@
+"""What several tests need: the smallest run, a process to kill, a folder of pictures."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+# The smallest run that still has everything in it: a few seconds on one core.
+TINY = {
+    "image_size": 8,
+    "pad": 1,
+    "net": "wrn-10-1",
+    "batch": 10,
+    "mu": 2,
+    "bank_size": 60,
+    "norm_momentum": 0.1,
+    "ema_decay": 0.9,
+    "log_every": 2,
+    "eval_every": 4,
+    "checkpoint_every": 3,
+}
+TINY_WORDS = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+
+
+def start(*words, cwd, **options):
+    """`comatch WORDS` as a process of its own, which can be killed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "comatch", *map(str, words)],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def make_pictures(root: Path, per_class: int = 12, unlabelled: int = 30, test: int = 4) -> Path:
+    """A folder as a person might have it: two classes, stripes that stand and stripes that lie."""
+    random = np.random.default_rng(0)
+
+    def picture(kind: str) -> Image.Image:
+        phase, period = random.integers(0, 6), random.integers(3, 6)
+        stripes = ((np.arange(24) + phase) // period % 2 * 200).astype(np.uint8)
+        grid = np.tile(stripes, (24, 1)) if kind == "standing" else np.tile(stripes, (24, 1)).T
+        noise = random.integers(0, 40, (24, 24, 3))
+        return Image.fromarray((grid[..., None] + noise).astype(np.uint8))
+
+    for kind in ("standing", "lying"):
+        for folder, count in ((kind, per_class), (f"test/{kind}", test)):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                picture(kind).save(root / folder / f"{i}.png")
+    (root / "unlabeled").mkdir(exist_ok=True)
+    for i in range(unlabelled):
+        picture(("standing", "lying")[i % 2]).save(root / "unlabeled" / f"{i}.jpg")
+    return root

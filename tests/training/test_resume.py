@@ -1,0 +1,125 @@
+"""A run that is killed and continued ends exactly like one that never was."""
+
+import json
+import signal
+import time
+
+import pytest
+import torch
+
+from helpers import TINY_WORDS, start
+
+STEPS = 24
+
+
+def train_words(out):
+    words = ["train", "digits", "--labels", 20, "--steps", STEPS, "--device", "cpu", "--seed", 3]
+    return [*words, "--set", "validation=20", *TINY_WORDS, "--out", out]
+
+
+def run_until(process, file, lines):
+    """Waits until the journal has so many lines."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if file.exists() and file.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.005)
+    assert process.poll() is None, process.communicate()
+
+
+def state_of(folder):
+    state = torch.load(folder / "last.pt", weights_only=True)
+    return {key: value for key, value in state.items() if key != "seconds"}
+
+
+def assert_same(a, b, path=""):
+    assert type(a) is type(b), path
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, path
+        assert a.numpy().tobytes() == b.numpy().tobytes(), path
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, list):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{path}/{i}")
+    else:
+        assert a == b, path
+
+
+@pytest.mark.slow
+def test_killed_interrupted_and_resumed_is_byte_identical(tmp_path):
+    whole = start(*train_words("whole"), cwd=tmp_path)
+    _, err = whole.communicate(timeout=300)
+    assert whole.returncode == 0, err
+
+    journal = tmp_path / "broken" / "metrics.jsonl"
+    # Killed after the first lines, stopped by Ctrl-C in the middle, killed again near the end.
+    for lines, number, code in ((1, signal.SIGKILL, -9), (5, signal.SIGINT, 130), (11, 9, -9)):
+        process = start(*train_words("broken"), "--resume", cwd=tmp_path)
+        run_until(process, journal, lines)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == code, err
+        assert not (tmp_path / "broken" / "summary.json").exists()
+        if number == signal.SIGINT:
+            assert "everything up to there is saved" in err
+            assert "--out broken" in err
+            assert "--resume" in err
+    # The message of an interrupted run says that this is enough to go on:
+    last = start("train", "--out", "broken", "--resume", cwd=tmp_path)
+    _, err = last.communicate(timeout=300)
+    assert last.returncode == 0, err
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for name in ("model.safetensors", "model.json", "metrics.jsonl", "split.json", "config.json"):
+        assert (whole / name).read_bytes() == (broken / name).read_bytes(), name
+    assert_same(state_of(whole), state_of(broken))
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (whole, broken)]
+    for summary in summaries:
+        del summary["seconds"], summary["peak_memory_mb"]
+    assert summaries[0] == summaries[1]
+    assert len(json.loads((broken / "environment.json").read_text())["sessions"]) == 4
+
+
+def test_stopping_between_two_log_points_loses_no_metric(tmp_path, tiny, monkeypatch):
+    """The sums of a half interval are part of the checkpoint."""
+    import comatch
+    from comatch.training import loop
+    from comatch.training.progress import StopRequest
+
+    options = {"labels": 20, "steps": 6, "device": "cpu", "progress": False}
+    settings = {**tiny, "log_every": 4, "checkpoint_every": 100}
+    comatch.train("digits", **options, out=tmp_path / "whole", settings=settings)
+
+    class StopsAt(StopRequest):
+        looks = 0
+
+        @property
+        def asked(self):
+            self.looks += 1
+            return self.looks >= 9  # during the third or so step: between two log points
+
+        @asked.setter
+        def asked(self, value):
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr("comatch.training.progress.StopRequest", StopsAt)
+        with pytest.raises(loop.Interrupted) as stopped:
+            comatch.train("digits", **options, out=tmp_path / "broken", settings=settings)
+    assert stopped.value.step % 4
+    comatch.train("digits", **options, out=tmp_path / "broken", settings=settings, resume=True)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        whole, broken = ((tmp_path / run / name).read_bytes() for run in ("whole", "broken"))
+        assert whole == broken, name
+
+
+def test_a_finished_run_is_returned_as_it_is(tmp_path, tiny):
+    import comatch
+
+    options = {"labels": 20, "steps": 2, "out": tmp_path / "run", "progress": False}
+    first = comatch.train("digits", **options, settings=tiny)
+    again = comatch.train("digits", **options, settings=tiny, resume=True)
+    assert first.summary == again.summary
