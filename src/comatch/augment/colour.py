@@ -24,7 +24,8 @@ def equalize(images: Tensor) -> Tensor:
     where step = (number of pixels below the maximum) / 255. A step of 0 leaves the channel alone,
     which is the fate of nearly every picture of 16 x 16 pixels and of all smaller ones.
     """
-    values = images.round().long().flatten(2)  # [N, 3, H W]
+    # Clamped, because a compiled kernel also looks at what lies beside the batch.
+    values = images.round().clamp(0, 255).long().flatten(2)  # [N, 3, H W]
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=values.device)
     ones = torch.ones(1, 1, 1, dtype=torch.int32, device=values.device)
     counts = counts.scatter_add(2, values, ones.expand_as(values))  # [N, 3, 256]
