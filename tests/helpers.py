@@ -59,3 +59,15 @@ def make_pictures(root: Path, per_class: int = 12, unlabelled: int = 30, test: i
     for i in range(unlabelled):
         picture(("standing", "lying")[i % 2]).save(root / "unlabeled" / f"{i}.jpg")
     return root
+
+
+def write_cifar10(root: Path, per_batch: int) -> None:
+    """CIFAR-10 in its binary version, with pictures of noise."""
+    random = np.random.default_rng(0)
+    folder = root / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    (folder / "batches.meta.txt").write_text("\n".join(f"class {c}" for c in range(10)) + "\n")
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        records = random.integers(0, 256, (per_batch, 3073), dtype=np.uint8)
+        records[:, 0] = np.arange(per_batch) % 10
+        records.tofile(folder / f"{name}.bin")

@@ -167,7 +167,8 @@ def choose_device(device: str) -> torch.device:
 
 def _source(data: str) -> str:
     """A name as it is, a path made absolute so that the run can be continued from anywhere."""
-    return data if data in sources.SOURCES else str(Path(data).expanduser().absolute())
+    path = Path(data).expanduser()
+    return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
 
 
 @dataclasses.dataclass(frozen=True)

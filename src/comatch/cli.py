@@ -1,4 +1,4 @@
-"""The command line: `comatch train | evaluate | predict | methods | recipes`."""
+"""The command line: `comatch train | evaluate | predict | report | ...`."""
 
 import csv
 import os
@@ -174,6 +174,22 @@ def predict(
         raise UserError("none of the pictures could be read")
     skipped = f", {len(unread)} skipped" if unread else ""
     out.print(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}", soft_wrap=True)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+) -> None:
+    """Compare finished runs: mean and deviation over seeds, and how many."""
+    from comatch.report import runs as reader
+    from comatch.report import tables
+
+    rows = reader.rows(runs)
+    if markdown:
+        print(reader.markdown(rows))
+    else:
+        out.print(tables.comparison(rows))
 
 
 @app.command()

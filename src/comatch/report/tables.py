@@ -8,6 +8,7 @@ from rich.table import Table
 
 from comatch.config import Recipe, settings_of
 from comatch.evaluation import Scores
+from comatch.report.runs import COLUMNS, Row
 
 
 def results(summaries: Sequence[dict[str, Any]]) -> Table:
@@ -28,6 +29,15 @@ def results(summaries: Sequence[dict[str, Any]]) -> Table:
             f"{summary['steps']:,}",
             f"{summary['seconds']:.0f}",
         )
+    return table
+
+
+def comparison(rows: Sequence[Row]) -> Table:
+    """One line for each configuration, over its seeds."""
+    shown = COLUMNS.index("seconds") + 1  # device and commit are for the record, not the eye
+    table = Table(*COLUMNS[:shown], box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row.cells()[:shown])
     return table
 
 

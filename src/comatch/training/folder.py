@@ -53,9 +53,7 @@ class RunFolder:
             raise UserError(f"cannot make the run folder {self.path}: {error.strerror}") from None
         # The configuration comes last: a folder that has one has everything to go on from.
         checkpoint.write_json(self.split, split)
-        checkpoint.write_json(
-            self.config, {"recipe": to_json(recipe), "data_dir": str(data_dir.absolute())}
-        )
+        checkpoint.write_json(self.config, {"recipe": to_json(recipe), "data_dir": str(data_dir)})
 
     def recipe(self) -> Recipe:
         written = read_json(self.config)
@@ -100,10 +98,9 @@ def environment(device: torch.device) -> dict[str, Any]:
         "git": git_revision(),
         "python": platform.python_version(),
         "packages": versions,
-        "device": torch.cuda.get_device_name(device) if gpu else platform.processor() or "cpu",
+        "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {os.cpu_count()} cores",
         "cuda": torch.version.cuda if gpu else None,
         "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
         "platform": platform.platform(),
     }
 

@@ -1,0 +1,79 @@
+"""Every command and every figure in the README: the first run as written, the second made again."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import comatch
+from comatch.report import runs
+from helpers import make_pictures, write_cifar10
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with the pictures and the data that the README speaks of."""
+    make_pictures(tmp_path / "pictures", unlabelled=110)
+    write_cifar10(tmp_path / "data", per_batch=100)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_commands_run_as_written(workplace, cli):
+    """Only the number of steps is cut, where a command trains."""
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("comatch ")]
+    assert len(commands) >= 9
+    for _, command, *words in commands:
+        if command == "train" and "--resume" not in words:
+            words = [word if word != "3000" else "2" for word in words]
+            words += [] if "--steps" in words else ["--steps", "2"]
+        code, _, err = cli(command, *words)
+        assert code == 0, f"comatch {command} {words}: {err}"
+    assert (workplace / "predictions.csv").read_text().count("\n") == 111
+
+
+def test_make_has_the_two_commands():
+    makefile = (ROOT / "Makefile").read_text()
+    for line in blocks("bash")[0].splitlines():
+        target = line.split("#")[0].split()[1]
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_python_runs_as_written(workplace, monkeypatch, capsys):
+    from comatch import api
+
+    train = api.train
+    monkeypatch.setattr(api, "train", lambda *a, **k: train(*a, **k, steps=2, progress=False))
+    (code,) = blocks("python")
+    exec(code, {"__name__": "readme"})
+    assert capsys.readouterr().out.count("tensor") == 1
+
+
+def tables():
+    """Each table between marks, with the command that makes it."""
+    for path in (ROOT / "README.md", *sorted((ROOT / "results").glob("*.md"))):
+        marked = r"<!-- table: comatch report --markdown (.*?) -->\n(.*?)<!-- end -->"
+        for pattern, table in re.findall(marked, path.read_text(), re.DOTALL):
+            yield pytest.param(pattern, table, id=f"{path.name}: {pattern}")
+
+
+@pytest.mark.parametrize(("pattern", "table"), tables())
+def test_tables_are_those_of_the_run_folders(pattern, table):
+    folders = sorted(path for part in pattern.split() for path in ROOT.glob(part))
+    assert folders, pattern
+    assert table.strip() == runs.markdown(runs.rows(folders))
+
+
+def test_version_is_said_once():
+    assert f'version = "{comatch.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert sys.version_info >= (3, 11)
