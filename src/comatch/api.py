@@ -92,7 +92,7 @@ def train(
         home = Path(data_dir or "data")
 
     dataset = open_data(planned, home, progress)
-    if folder.exists():
+    if folder.split.exists():
         split = splits.restore(dataset, planned, read_json(folder.split))
     else:
         split = splits.make(dataset, planned)

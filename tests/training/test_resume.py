@@ -123,3 +123,19 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path, tiny):
     first = comatch.train("digits", **options, settings=tiny)
     again = comatch.train("digits", **options, settings=tiny, resume=True)
     assert first.summary == again.summary
+
+
+@pytest.mark.parametrize("left", [["config.json.part"], ["config.json"]])
+def test_killed_before_the_first_step(tmp_path, tiny, left):
+    """Whatever a kill leaves of a young run folder, --resume makes a run of it."""
+    import comatch
+
+    options = {"labels": 20, "steps": 2, "progress": False, "settings": tiny, "resume": True}
+    whole, young = tmp_path / "whole", tmp_path / "young"
+    comatch.train("digits", **options, out=whole)
+    young.mkdir()
+    for name in left:
+        (young / name).write_bytes((whole / name.removesuffix(".part")).read_bytes())
+    comatch.train("digits", **options, out=young)
+    for name in ("split.json", "model.safetensors", "metrics.jsonl"):
+        assert (whole / name).read_bytes() == (young / name).read_bytes()

@@ -39,10 +39,10 @@ class RunFolder:
     def check_free(self) -> None:
         """A new run needs a place of its own: what lies there already is never touched."""
         try:
-            occupied = self.path.exists() and any(self.path.iterdir())
+            there = [p.name for p in self.path.iterdir()] if self.path.exists() else []
         except OSError as error:
             raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
-        if occupied:
+        if any(not name.endswith(".part") for name in there):  # a killed write leaves such a file
             hint = "add --resume to go on with it, or " if self.exists() else ""
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
@@ -51,9 +51,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {self.path}: {error.strerror}") from None
-        # The configuration comes last: a folder that has one has everything to go on from.
+        config = {"recipe": to_json(recipe), "data_dir": str(data_dir)}
+        checkpoint.write_json(self.config, config)
         checkpoint.write_json(self.split, split)
-        checkpoint.write_json(self.config, {"recipe": to_json(recipe), "data_dir": str(data_dir)})
 
     def recipe(self) -> Recipe:
         written = read_json(self.config)

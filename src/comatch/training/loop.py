@@ -44,7 +44,7 @@ def fit(
     """
     torch.manual_seed(recipe.seed)
     run = assemble(recipe, dataset, split, device)
-    if not folder.exists():  # only now: nothing is written before everything was checked
+    if not folder.split.exists():  # only now: nothing is written before everything was checked
         folder.create(recipe, data_dir, splits.to_json(split, dataset))
     folder.write_environment(device)
     start, seconds, position = restore(folder, run)

@@ -84,6 +84,8 @@ class TrainStep:
         self._go: Callable[[], None] = self._take
         engine = choose_engine(recipe.engine, mean.device)
         if engine != "eager":
+            # What runs in float32 is meant to: the heads, on which the losses stand.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
             self.augment = torch.compile(self._augment)
             self.forward = torch.compile(method)
         if engine == "captured":
