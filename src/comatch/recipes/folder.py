@@ -1,5 +1,7 @@
 """A folder of pictures of one's own."""
 
+import dataclasses
+
 from comatch import methods
 from comatch.config import Recipe, replace
 
@@ -11,13 +13,15 @@ def folder(method: str) -> Recipe:
     """
     return Recipe(
         name="folder",
-        method=methods.config(method),
+        method=dataclasses.replace(methods.config(method), ema_decay=0.99),
         data="",
         image_size=32,
-        net="wrn-16-2",
+        net="wrn-10-2",
+        norm_momentum=0.05,
         batch=32,
         mu=3,
         steps=1000,
+        lr=0.06,
         log_every=10,
         eval_every=250,
         checkpoint_every=50,

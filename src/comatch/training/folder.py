@@ -101,12 +101,17 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {os.cpu_count()} cores",
         "cuda": torch.version.cuda if gpu else None,
         "threads": torch.get_num_threads(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
     }
 
 
 def git_revision() -> str | None:
-    """The commit that the package's source is at, marked if it was changed since."""
+    """The commit that the package's source is at, marked if it was changed since.
+
+    Where the source is no checkout (a container, say), COMATCH_REVISION may name it.
+    """
+    if "COMATCH_REVISION" in os.environ:
+        return os.environ["COMATCH_REVISION"]
     try:
         describe = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
