@@ -38,7 +38,17 @@ def test_values_are_read_by_type():
 
 
 @pytest.mark.parametrize(
-    "text", ["alpha", "steps=many", "flip=perhaps", "lr=-1", "engine=fast", "graph=x", "batch=0"]
+    "text",
+    [
+        "alpha",
+        "steps=many",
+        "flip=perhaps",
+        "lr=-1",
+        "engine=fast",
+        "graph=x",
+        "batch=0",
+        "weak_crop=padded",
+    ],
 )
 def test_bad_values_are_one_line(text):
     recipe = recipes.get("cifar10", "comatch")

@@ -231,9 +231,21 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        err.print("[bold red]error:[/] ", end="")
-        err.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        complain(str(error))
+        sys.exit(2)
+    except OSError as error:
+        complain(f"{error.strerror or error}: {error.filename or 'no file named'}")
         sys.exit(2)
     except KeyboardInterrupt:
         err.print("stopped")
         sys.exit(130)
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch is not imported just to ask
+            raise
+        complain("the GPU has too little memory for this: lower --set batch=... or --set mu=...")
+        sys.exit(2)
+
+
+def complain(message: str) -> None:
+    err.print("[bold red]error:[/] ", end="")
+    err.print(message, markup=False, highlight=False, soft_wrap=True)

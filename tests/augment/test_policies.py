@@ -182,10 +182,8 @@ def test_normalise_gives_zero_mean_and_unit_deviation(photographs):
 
 
 def test_an_unknown_view_is_told_the_nearest_name():
-    with pytest.raises(UserError, match=r'"stronk".*"strong"'):
+    with pytest.raises(UserError, match="did you mean 'strong'"):
         build("stronk", Views())
-    with pytest.raises(UserError, match="weak_crop"):
-        Views(weak_crop="padded")
 
 
 def test_another_policy_is_one_function(photographs, monkeypatch):

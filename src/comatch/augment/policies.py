@@ -4,7 +4,6 @@ A method declares `views = ("weak", "strong", "contrast")` and gets each from `b
 policy is another function below, marked `@policy`.
 """
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comatch.augment import colour, geometry
-from comatch.errors import UserError
+from comatch.config import check_name
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,6 @@ class Views:
     fill: float = 128.0
     """The grey of that square, and of what an affine map uncovers."""
 
-    def __post_init__(self) -> None:
-        if self.weak_crop not in ("pad", "resized"):
-            raise UserError(f'weak_crop is "pad" or "resized", not "{self.weak_crop}"')
-
 
 Policy = Callable[[Tensor, Views], Tensor]
 POLICIES: dict[str, Policy] = {}
@@ -49,9 +44,7 @@ def policy(function: Policy) -> Policy:
 
 def build(name: str, views: Views) -> Callable[[Tensor], Tensor]:
     """The policy called `name`: uint8 [N, 3, H, W] to float32 [N, 3, H, W], still in 0 .. 255."""
-    if name not in POLICIES:
-        nearest = difflib.get_close_matches(name, POLICIES, n=1, cutoff=0)[0]
-        raise UserError(f'there is no view "{name}"; did you mean "{nearest}"?')
+    check_name(name, POLICIES, "view")
     chosen = POLICIES[name]
     return lambda images: chosen(images.float(), views)
 

@@ -17,7 +17,7 @@ from comatch.config import Recipe, from_json, read_json, to_json
 from comatch.errors import UserError
 from comatch.training import checkpoint
 
-RECORDED = ("comatch", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
+RECORDED = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
 
 class RunFolder:
@@ -86,15 +86,16 @@ class RunFolder:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Where a run happens: versions, device, revision, command."""
-    versions = {}
+    versions = {"comatch": sys.modules["comatch"].__version__}
     for package in RECORDED:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
     gpu = device.type == "cuda"
+    program = Path(sys.argv[0]).name.replace("__main__.py", "comatch")
     return {
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([program, *sys.argv[1:]]),
         "git": git_revision(),
         "python": platform.python_version(),
         "packages": versions,

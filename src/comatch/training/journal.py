@@ -5,6 +5,7 @@ that never was.
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,8 +54,9 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.file.close()
-        self.board.close()
+        with suppress(OSError):  # a full disk was told when it was met
+            self.file.close()
+            self.board.close()
 
 
 def averages(sums: dict[str, float]) -> dict[str, float]:

@@ -85,7 +85,8 @@ class TrainStep:
         engine = choose_engine(recipe.engine, mean.device)
         if engine != "eager":
             # What runs in float32 is meant to: the heads, on which the losses stand.
-            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+            for advice in ("TensorFloat32 tensor cores", r"\s*Online softmax"):
+                warnings.filterwarnings("ignore", message=advice)
             self.augment = torch.compile(self._augment)
             self.forward = torch.compile(method)
         if engine == "captured":
