@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -106,12 +107,21 @@ def test_python_and_command_line_agree(cli, run, pictures):
     with open("one.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     classifier = comatch.load(run)
-    for given in (path, str(path), [path], Image.open(path)):
+    array = np.asarray(Image.open(path))
+    for given in (path, str(path), [path], Image.open(path), array, array[None]):
         predictions = classifier.predict(given)
         assert predictions.labels == [row["label"]]
         assert predictions.probabilities.max().item() == pytest.approx(
             float(row["probability"]), abs=1e-5
         )
+
+
+def test_pictures_that_python_cannot_read(run, tmp_path):
+    classifier = comatch.load(run)
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    for bad in ("missing.png", tmp_path / "bad.png", [], torch.zeros(1, 3, 9, 9)):
+        with pytest.raises(comatch.errors.UserError):
+            classifier.predict(bad)
 
 
 def test_labels_file_and_labels_csv_mean_the_same(cli, tmp_path):

@@ -48,6 +48,8 @@ def test_values_are_read_by_type():
         "graph=x",
         "batch=0",
         "weak_crop=padded",
+        "alpha=2",
+        "pad=40",
     ],
 )
 def test_bad_values_are_one_line(text):

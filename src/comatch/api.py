@@ -37,9 +37,6 @@ class Run:
     path: Path
     summary: dict[str, Any]
 
-    def load(self, device: str = "auto") -> "Classifier":
-        return load(self.path, device)
-
 
 def train(
     data: str | Path | None = None,
@@ -189,7 +186,11 @@ class Classifier:
         self.std = torch.tensor(description["std"], device=device)
 
     def predict(self, images: Picture | Sequence[Picture] | Tensor) -> Predictions:
-        """Classifies paths, Pillow images, uint8 arrays [H, W, 3] or a tensor [N, 3, H, W]."""
+        """Classifies one picture or several.
+
+        Paths, Pillow images and uint8 arrays [H, W, 3] may have any size; a uint8 tensor
+        [N, 3, H, W] must have the classifier's.
+        """
         p = evaluation.probabilities(self.net, self._pixels(images), self.mean, self.std)
         return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
 
@@ -202,10 +203,11 @@ class Classifier:
                     f"this one is {images.dtype} {list(images.shape)}"
                 )
             return images
-        if isinstance(images, Picture):
-            images = [images]
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            images = list(images)
+        several = [images] if isinstance(images, Picture) else images
         with ThreadPoolExecutor() as pool:
-            arrays = list(pool.map(lambda picture: to_array(picture, size), images))
+            arrays = list(pool.map(lambda picture: to_array(picture, size), several))
         if not arrays:
             raise UserError("no picture was given")
         return torch.from_numpy(np.stack(arrays))
@@ -213,15 +215,18 @@ class Classifier:
 
 def to_array(picture: Picture, size: int) -> np.ndarray:  # [3, size, size] uint8
     if isinstance(picture, str | Path):
-        return read_picture(Path(picture), size)
+        try:
+            return read_picture(Path(picture), size)
+        except PictureError as error:
+            raise UserError(f"{picture} cannot be read: {error}") from None
     if isinstance(picture, np.ndarray):
         picture = Image.fromarray(picture)
     return square(picture, size)
 
 
-def load(run: str | Path, device: str = "auto") -> Classifier:
-    """The classifier of a run folder. Nothing in the folder is executed."""
-    folder = RunFolder(Path(run))
+def load(run: str | Path | Run, device: str = "auto") -> Classifier:
+    """The classifier of a run, or of its folder. Nothing in the folder is executed."""
+    folder = RunFolder(run.path if isinstance(run, Run) else Path(run))
     weights = folder.read_weights()
     described = read_json(folder.model)
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
@@ -236,10 +241,10 @@ def load(run: str | Path, device: str = "auto") -> Classifier:
 
 
 def evaluate(
-    run: str | Path, *, data_dir: str | Path | None = None, device: str = "auto"
+    run: str | Path | Run, *, data_dir: str | Path | None = None, device: str = "auto"
 ) -> evaluation.Scores:
     """Scores of a run's classifier on the test part of its data."""
-    folder = RunFolder(Path(run))
+    folder = RunFolder(run.path if isinstance(run, Run) else Path(run))
     recipe = folder.recipe()
     classifier = load(run, device)
     dataset = open_data(recipe, Path(data_dir) if data_dir else folder.data_dir())

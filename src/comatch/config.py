@@ -81,14 +81,15 @@ class Recipe:
     checkpoint_every: int = setting(1000, "steps between two checkpoints")
 
     def __post_init__(self) -> None:
-        for name in ("batch", "mu", "steps", "image_size", "log_every", "eval_every"):
-            _demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
-        _demand(self.checkpoint_every >= 1, "checkpoint_every: must be at least 1")
-        _demand(self.lr > 0, f"lr={self.lr}: must be above 0")
-        _demand(self.labels is None or self.labels >= 1, f"labels={self.labels}: at least 1")
-        _demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
-        _demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
-        _demand(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
+        every = ("log_every", "eval_every", "checkpoint_every")
+        for name in ("batch", "mu", "steps", "image_size", *every):
+            demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
+        demand(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
+        demand(self.lr > 0, f"lr={self.lr}: must be above 0")
+        demand(self.labels is None or self.labels >= 1, f"labels={self.labels}: at least 1")
+        demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
+        demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
+        demand(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
         for name, known in CHOICES.items():
             check_name(getattr(self, name), known, name)
 
@@ -118,7 +119,7 @@ def parse(recipe: Recipe, assignments: Sequence[str]) -> dict[str, Any]:
     values = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        _demand(bool(equals), f"--set {assignment}: write it as key=value")
+        demand(bool(equals), f"--set {assignment}: write it as key=value")
         check_name(key, list(hints), "setting")
         values[key] = _read(key, text, hints[key])
     return values
@@ -127,6 +128,11 @@ def parse(recipe: Recipe, assignments: Sequence[str]) -> dict[str, Any]:
 def settings_of(config: Any) -> dict[str, dataclasses.Field[Any]]:
     """The fields that a person may set, by name."""
     return {f.name: f for f in dataclasses.fields(config) if f.name not in ("name", "method")}
+
+
+def demand(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)
 
 
 def check_name(name: str, known: Collection[str], what: str) -> None:
@@ -192,8 +198,3 @@ def _read(key: str, text: str, hint: Any) -> Any:
     except (ValueError, KeyError):
         kind = {bool: "yes or no", int: "a whole number", float: "a number"}.get(hint, "numbers")
         raise UserError(f"--set {key}={text}: {key} takes {kind}") from None
-
-
-def _demand(holds: bool, message: str) -> None:
-    if not holds:
-        raise UserError(message)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from comatch import losses
-from comatch.config import MethodConfig, check_name, setting
+from comatch.config import MethodConfig, check_name, demand, setting
 from comatch.memory import RingBuffer
 from comatch.methods.method import Method, Step
 from comatch.types import UNLABELLED, Batch
@@ -44,6 +44,10 @@ class CoMatch(Method):
 
         def __post_init__(self) -> None:
             check_name(self.graph, ("authors", "paper"), "graph")
+            demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
+            demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
+            for name in ("bank_size", "embedding_dim", "alignment_window"):
+                demand(getattr(self, name) >= 1, f"{name}: must be at least 1")
 
     def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
         super().__init__(encoder, classes, config, config.embedding_dim)

@@ -1,0 +1,45 @@
+"""Scores against counting by hand."""
+
+import pytest
+import torch
+
+from comatch.evaluation import probabilities, score
+from comatch.evaluation.accuracy import calibration_error
+from comatch.nets import Network, build_encoder
+
+
+def test_scores_by_hand():
+    p = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.4, 0.5, 0.1], [0.6, 0.3, 0.1]])
+    scores = score(p, torch.tensor([0, 1, 0, 0]))
+    assert scores.top1 == 0.75
+    assert scores.top5 is None
+    assert scores.per_class == [pytest.approx(2 / 3), 1.0, None]
+    assert scores.pictures == 4
+
+
+def test_top5():
+    p = torch.eye(7)[[0, 0]] + torch.tensor([0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
+    assert score(p, torch.tensor([4, 6])).top5 == 0.5
+
+
+def test_calibration_error_by_hand():
+    """Two bins: 0.9 sure and right half of the time, 0.5 sure and always right."""
+    confidence = torch.tensor([0.9, 0.9, 0.5, 0.5])
+    right = torch.tensor([True, False, True, True])
+    assert calibration_error(confidence, right) == pytest.approx(0.5 * 0.4 + 0.5 * 0.5, abs=1e-6)
+    assert calibration_error(torch.ones(3), torch.ones(3, dtype=torch.bool)) == 0.0
+
+
+def test_probabilities_leave_the_network_as_it_was():
+    net = Network(build_encoder("wrn-10-1", 8), 3).train()
+    net.compute_dtype = torch.bfloat16
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    images = torch.randint(256, (10, 3, 8, 8), dtype=torch.uint8)
+    mean, std = torch.full((3,), 0.5), torch.full((3,), 0.2)
+    p = probabilities(net, images, mean, std, batch=4)
+    assert net.training
+    assert net.compute_dtype == torch.bfloat16
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    torch.testing.assert_close(p.sum(1), torch.ones(10))
+    torch.testing.assert_close(p, probabilities(net, images, mean, std, batch=10))
