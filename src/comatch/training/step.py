@@ -64,9 +64,9 @@ class TrainStep:
         self.mean, self.std = mean, std
         self.meter = Meter()
         self.lr = torch.zeros((), device=mean.device)
-        self.parameters = [p for p in method.net.parameters() if p.requires_grad]
+        self.parameters = [p for p in method.parameters() if p.requires_grad]
         self.optimizer = build_sgd(
-            method.net, self.lr, recipe.momentum, recipe.weight_decay, recipe.decay_norms
+            method, self.lr, recipe.momentum, recipe.weight_decay, recipe.decay_norms
         )
         views = policies.Views(
             flip=recipe.flip,
