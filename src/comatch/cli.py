@@ -28,7 +28,7 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(help="Where named data sets lie or are downloaded to.  [default: data]"),
+    typer.Option(help="Where named data sets lie or are downloaded to (default: data)."),
 ]
 
 
@@ -37,7 +37,8 @@ def train(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="digits (default), cifar10, stl10, or the path of a folder of pictures."
+            metavar="DATA",
+            help="digits (default), cifar10, stl10, or the path of a folder of pictures.",
         ),
     ] = None,
     labels: Annotated[
@@ -48,19 +49,21 @@ def train(
         Path | None, typer.Option(help="CSV of path,label: what is labelled.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="See `comatch methods`.  [default: comatch]")
+        str | None, typer.Option(help="See `comatch methods` (default: comatch).")
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="See `comatch recipes`.  [default: the one for DATA]")
+        str | None, typer.Option(help="See `comatch recipes` (default: the one for DATA).")
     ] = None,
     data_dir: DataDirOption = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimiser steps (default: the recipe's).")
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides split, weights and batches.  [default: 0]")
+        int | None, typer.Option(help="Decides split, weights and batches (default: 0).")
     ] = None,
     out_dir: Annotated[
         Path | None,
-        typer.Option("--out", help="Run folder.  [default: runs/DATA-METHOD-LABELS-seedSEED]"),
+        typer.Option("--out", help="Run folder (default: a new one in runs)."),
     ] = None,
     device: DeviceOption = "auto",
     settings: Annotated[
@@ -77,10 +80,10 @@ def train(
 ) -> None:
     """Train a classifier.
 
-    [bold]comatch train[/]                            forty digits, a minute, no GPU
-    [bold]comatch train PICTURES[/]                   labels.csv or class sub-folders in there
+    [bold]comatch train[/]                            digits, forty labels, no GPU
+    [bold]comatch train PICTURES[/]                   labels.csv or class folders
     [bold]comatch train cifar10 --steps 3000[/]
-    [bold]comatch train --out runs/mine --resume[/]   go on with a run that was stopped
+    [bold]comatch train --out runs/mine --resume[/]   go on where it stopped
     """
     from comatch import api
     from comatch.report import tables
@@ -113,6 +116,7 @@ def train(
     out.print(tables.results([run.summary for run in runs]))
     for run in runs:
         out.print(f"run folder: {run.path}", soft_wrap=True)
+    out.print(f"classify pictures with: comatch predict {runs[-1].path} PICTURES", soft_wrap=True)
 
 
 def resume_command(folder: Path) -> str:

@@ -1,6 +1,5 @@
 """The whole training story: assemble, step, write down, stop and go on."""
 
-import resource
 import sys
 import time
 from pathlib import Path
@@ -156,9 +155,13 @@ def restore(folder: RunFolder, run: Assembly) -> tuple[int, float, int]:
     return state["step"], state["seconds"], state["journal"]
 
 
-def peak_memory_mb(device: torch.device) -> int:
+def peak_memory_mb(device: torch.device) -> int | None:
     """Of the GPU where there is one, else of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) // 2**20
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -14,50 +15,50 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 LINES = 10  # plain lines a run, where there is no terminal to draw on
 
 
 class TrainingBar:
-    """Step, losses, share of confident pseudo-labels, their accuracy, time left."""
+    """Step and time left on one line; losses, confident pseudo-labels and their accuracy below."""
 
     def __init__(self, title: str, steps: int, done: int, show: bool = True) -> None:
         self.console = Console(stderr=True, quiet=not show)
-        self.live = self.console.is_terminal
-        self.title, self.steps, self.figures = title, steps, ""
-        self.next_line = done
+        self.title, self.steps, self.next_line = title, steps, done
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
             TextColumn("[dim]left"),
             TimeRemainingColumn(),
-            console=self.console,
-            disable=not (show and self.live),
         )
-        self.task = self.bar.add_task(title, total=steps, completed=done, figures="starting")
+        self.task = self.bar.add_task(title, total=steps, completed=done)
+        self.figures = Text("starting", style="dim")
+        self.live: Live | None = None
+        if show and self.console.is_terminal:
+            self.live = Live(Group(self.bar, self.figures), console=self.console)
 
     def advance(self, done: int) -> None:
         self.bar.update(self.task, completed=done)
 
     def show(self, done: int, values: dict[str, float]) -> None:
         """New figures: losses as numbers, shares as per cent."""
-        self.figures = describe(values)
-        self.bar.update(self.task, figures=self.figures)
-        if not self.live and done >= self.next_line:
-            self.console.print(
-                f"{self.title} {done}/{self.steps} {self.figures}", highlight=False, soft_wrap=True
-            )
+        self.figures.plain = describe(values)
+        if self.live is None and done >= self.next_line:
+            line = f"{self.title} {done}/{self.steps} {self.figures.plain}"
+            self.console.print(line, highlight=False, soft_wrap=True)
             self.next_line = done + max(1, self.steps // LINES)
 
     def __enter__(self) -> "TrainingBar":
-        self.bar.start()
+        if self.live:
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        if self.live:
+            self.live.stop()
 
 
 def describe(values: dict[str, float]) -> str:

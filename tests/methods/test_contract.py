@@ -1,0 +1,149 @@
+"""What every method promises: a new one is tested by being on the list."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import comatch
+from comatch import methods
+from comatch.augment.policies import POLICIES
+from comatch.memory import RingBuffer
+from comatch.methods.method import Method, Step
+from comatch.nets import build_encoder
+from comatch.types import Batch
+
+CLASSES, B, MU = 4, 8, 2
+
+
+def build(name):
+    torch.manual_seed(0)
+    method = methods.build(methods.config(name), build_encoder("wrn-10-1", 8), CLASSES)
+    return method.double()
+
+
+def batches(method, count):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        x, *u = (
+            torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
+            for n in (B, *[B * MU] * len(method.views))
+        )
+        yield Batch(x, torch.randint(CLASSES, (B,), generator=generator), tuple(u))
+
+
+def take(method, batch, lr=0.1):
+    """One step by hand."""
+    step = method(batch)
+    method.zero_grad()
+    step.loss.backward()
+    with torch.no_grad():
+        for p in method.parameters():
+            if p.requires_grad and p.grad is not None:
+                p.sub_(lr * p.grad)
+    method.after_step(step.remember)
+    return step
+
+
+@pytest.fixture(params=methods.METHODS)
+def method(request):
+    return build(request.param)
+
+
+def test_declares_views_that_exist(method):
+    assert set(method.views) <= set(POLICIES)
+    assert type(method).__doc__
+    assert type(method).__doc__.splitlines()[0].endswith((".", ","))
+
+
+def test_a_step_is_finite_and_moves_every_parameter(method):
+    before = {n: p.detach().clone() for n, p in method.named_parameters() if p.requires_grad}
+    for batch in batches(method, 2):
+        step = take(method, batch)
+        assert step.loss.isfinite()
+        assert step.loss.shape == ()
+        for value in step.metrics.values():
+            assert value.shape == ()
+            assert not value.requires_grad
+        for name, rows in step.remember.items():
+            assert isinstance(getattr(method, name), RingBuffer)
+            assert not rows.requires_grad
+    for name, p in method.named_parameters():
+        if p.requires_grad:
+            assert not torch.equal(p, before[name]), name
+    assert method.step.item() == 2
+
+
+def test_forward_writes_nothing_but_batch_norm(method):
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    before = copy.deepcopy(method.state_dict())
+    method(next(batches(method, 1)))
+    for name, value in method.state_dict().items():
+        if not name.endswith(statistics):
+            assert torch.equal(value, before[name]), name
+
+
+def test_state_dict_is_the_whole_state(method):
+    first, *rest = batches(method, 4)
+    take(method, first)
+    twin = build(method.Config.method)
+    twin.load_state_dict(method.state_dict())
+    for batch in rest:
+        assert torch.equal(take(method, batch).loss, take(twin, batch).loss)
+    for name, value in method.state_dict().items():
+        assert torch.equal(value, twin.state_dict()[name]), name
+
+
+def test_the_averaged_network_is_evaluated(method):
+    for batch in batches(method, 3):
+        take(method, batch)
+    assert method.evaluated is not method.net
+    assert not any(p.requires_grad for p in method.evaluated.parameters())
+
+
+@pytest.mark.slow
+def test_compiled_agrees_with_eager_in_float64(method):
+    """One graph without a break, to 1e-9 over three steps."""
+    torch._dynamo.reset()
+    twin = build(method.Config.method)
+    fast = torch.compile(twin, fullgraph=True)
+    for batch in batches(method, 3):
+        eager = take(method, batch)
+        compiled = fast(batch)
+        torch.testing.assert_close(eager.loss, compiled.loss, rtol=1e-9, atol=1e-11)
+        twin.zero_grad()
+        compiled.loss.backward()
+        with torch.no_grad():
+            for p in twin.parameters():
+                if p.requires_grad:
+                    p.sub_(0.1 * p.grad)
+        twin.after_step(compiled.remember)
+    for name, value in method.state_dict().items():
+        torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-7, atol=1e-9)
+
+
+class HardLabels(Method):
+    """A method of one's own, as the README promises: one class, its views, its loss."""
+
+    views = ("weak", "strong")
+
+    class Config(methods.Method.Config):
+        method = "hard_labels"
+
+    def forward(self, batch):
+        weak, strong = batch.u
+        sizes = [len(batch.x), len(weak), len(strong)]
+        x, w, s = self.net(torch.cat([batch.x, weak, strong])).logits.split(sizes)
+        labels = w.detach().argmax(1)
+        return Step(F.cross_entropy(x, batch.y) + F.cross_entropy(s, labels), {}, {}, labels)
+
+
+def test_a_new_method_is_one_class(tmp_path, tiny, monkeypatch):
+    monkeypatch.setitem(methods.METHODS, "hard_labels", HardLabels)
+    monkeypatch.setitem(methods.CONFIGS, "hard_labels", HardLabels.Config)
+    del tiny["bank_size"]
+    options = {"labels": 20, "method": "hard_labels", "steps": 4, "progress": False}
+    run = comatch.train("digits", **options, out=tmp_path / "run", settings=tiny)
+    assert run.summary["method"] == "hard_labels"
+    assert comatch.load(run).predict(torch.zeros(2, 3, 8, 8, dtype=torch.uint8)).labels
