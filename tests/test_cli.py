@@ -153,9 +153,7 @@ def test_runs_are_numbered_and_resume_takes_the_last(cli, tmp_path):
 
 
 def test_baseline_is_trained_on_the_same_split(cli, tmp_path):
-    words = ["train", "digits", "--labels", 20, "--baseline", "--out", "run"]
-    settings = [w for w in FAST if w != "--set" and "bank" not in str(w) and "=" in str(w)]
-    code, out, err = cli(*words, "--steps", 2, *[x for s in settings for x in ("--set", s)])
+    code, out, err = cli("train", "digits", "--labels", 20, "--baseline", *FAST, "--out", "run")
     assert code == 0, err
     assert "supervised" in out
     assert "comatch" in out
@@ -164,6 +162,22 @@ def test_baseline_is_trained_on_the_same_split(cli, tmp_path):
         for name in ("run", "run-supervised")
     ]
     assert labelled[0] == labelled[1]
+
+
+def test_labels_alone(cli, tmp_path):
+    """A folder in which everything is labelled: nothing for CoMatch, all that a baseline needs."""
+    pictures = make_pictures(tmp_path / "p", unlabelled=0)
+    words = ["train", pictures, "--steps", 2, "--set", "image_size=8", "--out", "run"]
+    fails(cli(*words), "there are none", "--method supervised")
+    code, _, err = cli(*words, "--method", "supervised")
+    assert code == 0, err
+
+
+def test_a_mistake_is_told_before_the_baseline_is_trained(cli, tmp_path):
+    words = ["train", "digits", "--labels", 20, "--baseline", *FAST]
+    fails(cli(*words, "--set", "bnak_size=3"), "unknown setting 'bnak_size'")
+    fails(cli(*words, "--method", "comach"), "unknown method")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_corrupt_picture_is_skipped_and_named(cli, pictures):
@@ -319,6 +333,15 @@ def test_a_run_of_another_configuration(cli, tmp_path):
     fails(cli("train", "--out", "run", "--resume", "--seed", 5), "seed is 0, not 5")
     fails(cli("train", "cifar10", "--out", "run", "--resume"), "data is digits, not cifar10")
     assert cli("train", "--out", "run", "--resume")[0] == 0
+
+
+def test_a_checkpoint_of_another_run(cli, tmp_path):
+    words = ["train", "digits", "--labels", 20, *FAST]
+    assert cli(*words, "--out", "a")[0] == 0
+    assert cli(*words, "--set", "embedding_dim=7", "--out", "b")[0] == 0
+    (tmp_path / "a/last.pt").write_bytes((tmp_path / "b/last.pt").read_bytes())
+    (tmp_path / "a/summary.json").unlink()
+    fails(cli(*words, "--out", "a", "--resume"), "another version or another run")
 
 
 def test_changed_data_cannot_be_resumed(cli, pictures, tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -99,16 +100,15 @@ def train(
         "seed": seed,
         "device": device,
         "resume": resume,
-        "settings": settings or [],
     }
-    jobs: list[tuple[str | None, Path | None]] = [(method, out_dir)]
+    jobs = [(method, out_dir, settings or [])]
     if baseline:
         beside = out_dir.with_name(out_dir.name + "-supervised") if out_dir else None
-        jobs.insert(0, ("supervised", beside))
+        jobs.insert(0, ("supervised", beside, without_method(settings or [], method)))
     runs = []
-    for name, folder in jobs:
+    for name, folder, assignments in jobs:
         try:
-            runs.append(api.train(method=name, out=folder, **options))
+            runs.append(api.train(method=name, out=folder, settings=assignments, **options))
         except Interrupted as stopped:
             err.print(f"stopped after step {stopped.step}; everything up to there is saved.")
             err.print(f"Go on with: {resume_command(stopped.folder)}", soft_wrap=True)
@@ -119,12 +119,22 @@ def train(
     out.print(f"classify pictures with: comatch predict {runs[-1].path} PICTURES", soft_wrap=True)
 
 
+def without_method(settings: list[str], method: str | None) -> list[str]:
+    """The settings that the baseline shares: all but those that only the method has."""
+    from comatch import methods
+    from comatch.config import settings_of
+
+    own = set(settings_of(methods.config(method or "comatch")))
+    own -= set(settings_of(methods.config("supervised")))
+    return [assignment for assignment in settings if assignment.partition("=")[0] not in own]
+
+
 def resume_command(folder: Path) -> str:
     """The command that was given, with the folder named and --resume added."""
     words = [word for word in sys.argv[1:] if word != "--resume"]
     if not any(word == "--out" or word.startswith("--out=") for word in words):
         words += ["--out", str(folder)] if "--baseline" not in words else []
-    return " ".join(["comatch", *words, "--resume"])
+    return shlex.join(["comatch", *words, "--resume"])
 
 
 @app.command()

@@ -23,9 +23,7 @@ class Step(NamedTuple):
     loss: Tensor  # []
     metrics: dict[str, Tensor]  # [] each, detached, on the device until someone looks
     remember: dict[str, Tensor]  # rows for the method's ring buffers, by the buffer's name
-    pseudo_labels: Tensor | None = (
-        None  # [muB] class, -1 where not confident: the trainer scores it
-    )
+    pseudo_labels: Tensor | None = None  # [muB] -1 where not confident; the trainer scores them
 
 
 class Method(nn.Module):

@@ -32,13 +32,13 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
     low = recipe.precision == "bf16" or (recipe.precision == "auto" and device.type == "cuda")
     for net in (method.net, method.evaluated):
         net.compute_dtype = torch.bfloat16 if low else None
+    unlabelled, mu = split.unlabelled, recipe.mu
     if method.views:
-        check_batch(recipe, len(split.unlabelled))
+        check_batch(recipe, len(unlabelled))
+    else:  # a method that looks at no unlabelled picture gets one that it does not look at
+        unlabelled, mu = split.labelled[:1], 1
     data = Resident(
-        dataset.train.subset(split.labelled),
-        dataset.train.subset(split.unlabelled if method.views else split.unlabelled[:1]),
-        recipe.batch,
-        recipe.mu if method.views else 1,
+        dataset.train.subset(split.labelled), dataset.train.subset(unlabelled), recipe.batch, mu
     ).to(device)
     return Assembly(method, data, TrainStep(method, data, recipe, mean, std), mean, std)
 
@@ -47,6 +47,11 @@ def check_batch(recipe: Recipe, there: int) -> None:
     wanted = recipe.batch * recipe.mu
     if there >= wanted:
         return
+    if there == 0:
+        raise UserError(
+            f"{recipe.method.method} needs unlabelled pictures and there are none: add some, "
+            "keep fewer --labels, or use --method supervised"
+        )
     mu, batch = there // recipe.batch, max(1, there // recipe.mu)
     hint = f"mu={mu}" if mu else f"batch={batch}"
     raise UserError(

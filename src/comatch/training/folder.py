@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +96,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     gpu = device.type == "cuda"
     program = Path(sys.argv[0]).name.replace("__main__.py", "comatch")
     return {
-        "command": " ".join([program, *sys.argv[1:]]),
+        "command": shlex.join([program, *sys.argv[1:]]),
         "git": git_revision(),
         "python": platform.python_version(),
         "packages": versions,

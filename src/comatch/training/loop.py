@@ -147,11 +147,16 @@ def restore(folder: RunFolder, run: Assembly) -> tuple[int, float, int]:
     if not folder.checkpoint.exists():
         return 0, 0.0, 0
     state = checkpoint.load(folder.checkpoint)
-    run.method.load_state_dict(state["method"])
-    run.data.load_state_dict(state["data"])
-    run.step.load_optimizer(state["optimizer"])
-    run.step.meter.load(state["meter"], run.mean.device)
-    checkpoint.set_random_state(state["random"])
+    try:
+        run.method.load_state_dict(state["method"])
+        run.data.load_state_dict(state["data"])
+        run.step.load_optimizer(state["optimizer"])
+        run.step.meter.load(state["meter"], run.mean.device)
+        checkpoint.set_random_state(state["random"])
+    except (KeyError, RuntimeError, ValueError):
+        raise UserError(
+            f"{folder.checkpoint} is of another version or another run: start with another --out"
+        ) from None
     return state["step"], state["seconds"], state["journal"]
 
 
