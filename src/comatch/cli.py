@@ -241,7 +241,7 @@ def recipes(
 
 def main() -> None:
     """Runs the command line; a mistake is one line and exit code 2, never a traceback."""
-    warnings.showwarning = lambda message, *_: err.print(f"[yellow]warning:[/] {message}")
+    warnings.showwarning = lambda message, *_: remark("[yellow]warning:[/]", str(message))
     try:
         app()
     except UserError as error:
@@ -261,5 +261,10 @@ def main() -> None:
 
 
 def complain(message: str) -> None:
-    err.print("[bold red]error:[/] ", end="")
+    remark("[bold red]error:[/]", message)
+
+
+def remark(kind: str, message: str) -> None:
+    """One line, however long: paths in it must not be mistaken for markup or broken."""
+    err.print(kind, end=" ")
     err.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -20,16 +20,23 @@ def results(summaries: Sequence[dict[str, Any]]) -> Table:
     for column in ("steps", "seconds"):
         table.add_column(column, justify="right")
     for summary in summaries:
-        top1 = summary.get("top1")
         table.add_row(
             summary["method"],
             f"{summary['labels']:,}",
             f"{summary['unlabelled']:,}",
-            "no test part" if top1 is None else f"{top1:.2%}",
+            accuracy(summary),
             f"{summary['steps']:,}",
             f"{summary['seconds']:.0f}",
         )
     return table
+
+
+def accuracy(summary: dict[str, Any]) -> str:
+    if "top1" in summary:
+        return f"{summary['top1']:.2%}"
+    if "validation_top1" in summary:
+        return f"{summary['validation_top1']:.2%} (validation)"
+    return "no test part"
 
 
 def comparison(rows: Sequence[Row]) -> Table:
