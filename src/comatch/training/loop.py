@@ -50,6 +50,7 @@ def fit(
     parts = {"": dataset.test, "validation_": validation_part(dataset, split)}
     model_json = description(recipe, dataset.classes, run)
     began = time.perf_counter() - seconds
+    scores: dict[str, float] | None = None
 
     with (
         Journal(folder.path, position, start) as journal,
@@ -62,6 +63,7 @@ def fit(
             run.step(step)
             done = step + 1
             last = done == recipe.steps
+            stopping = stop.asked  # asked once: what is said to be saved must have been saved
             bar.advance(done)
             if last or done % recipe.log_every == 0:
                 stop_on_bad_numbers(run, done, folder)
@@ -69,13 +71,14 @@ def fit(
                 journal.write(done, "train", means)
                 bar.show(done, means)
             if last or done % recipe.eval_every == 0:
-                journal.write(done, "eval", evaluate(run, parts))
-            if last or done % recipe.checkpoint_every == 0 or stop.asked:
+                scores = evaluate(run, parts)
+                journal.write(done, "eval", scores)
+            if last or done % recipe.checkpoint_every == 0 or stopping:
                 stop_on_bad_numbers(run, done, folder)
                 # The checkpoint comes last: what a kill in between leaves is written again.
                 folder.write_model(run.method.evaluated, model_json)
                 save(folder, run, done, time.perf_counter() - began, journal.position)
-            if stop.asked and not last:
+            if stopping and not last:
                 raise Interrupted(done, folder.path)
 
     summary = {
@@ -84,7 +87,7 @@ def fit(
         "labels": len(split.labelled),
         "unlabelled": len(split.unlabelled) if run.method.views else 0,
         "seed": recipe.seed,
-        **evaluate(run, parts),
+        **(evaluate(run, parts) if scores is None else scores),  # of the last step
         "checkpoint": "last, averaged weights",
         "steps": recipe.steps,
         "seconds": round(time.perf_counter() - began, 2),
