@@ -344,6 +344,21 @@ def test_a_checkpoint_of_another_run(cli, tmp_path):
     fails(cli(*words, "--out", "a", "--resume"), "another version or another run")
 
 
+def test_a_folder_of_the_same_name_does_not_change_the_recipe(cli, tmp_path):
+    (tmp_path / "digits").mkdir()
+    assert cli("train", "digits", "--labels", 20, *FAST, "--out", "run")[0] == 0
+    recipe = json.loads((tmp_path / "run/config.json").read_text())["recipe"]
+    assert (recipe["name"], recipe["data"]) == ("digits", "digits")
+
+
+def test_none_is_a_setting_too(cli):
+    words = ["train", "digits", "--labels", 20, *FAST, "--out", "run"]
+    assert cli(*words)[0] == 0
+    fails(
+        cli("train", "--out", "run", "--resume", "--set", "labels=none"), "labels is 20, not None"
+    )
+
+
 def test_changed_data_cannot_be_resumed(cli, pictures, tmp_path):
     words = ["train", pictures, *FAST, *FOLDER, "--out", "run"]
     assert cli(*words)[0] == 0

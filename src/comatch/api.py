@@ -117,12 +117,12 @@ def check_same(
     given: dict[str, Any],
 ) -> None:
     """A run goes on with the settings that it began with, or not at all."""
-    asked = [("recipe", saved.name, recipe), ("method", saved.method.method, method)]
     changed = replace(saved, **given)
-    for key in given:
-        asked.append((key, find_setting(saved, key), find_setting(changed, key)))
+    asked = [(key, find_setting(saved, key), find_setting(changed, key)) for key in given]
+    asked.append(("recipe", saved.name, recipe or saved.name))
+    asked.append(("method", saved.method.method, method or saved.method.method))
     for key, was, now in asked:
-        if now is not None and was != now:
+        if was != now:
             raise UserError(
                 f"{folder.path} is a run of another configuration ({key} is {was}, not {now}): "
                 "leave that out to go on with it, or choose another --out"
@@ -224,11 +224,15 @@ def to_array(picture: Picture, size: int) -> np.ndarray:  # [3, size, size] uint
     return square(picture, size)
 
 
+def folder_of(run: str | Path | Run) -> RunFolder:
+    return RunFolder(run.path if isinstance(run, Run) else Path(run))
+
+
 def load(run: str | Path | Run, device: str = "auto") -> Classifier:
     """The classifier of a run, or of its folder. Nothing in the folder is executed."""
-    folder = RunFolder(run.path if isinstance(run, Run) else Path(run))
+    folder = folder_of(run)
     weights = folder.read_weights()
-    described = read_json(folder.model)
+    described = folder.description()
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
     net = Network(encoder, len(described["classes"]), described["embedding_dim"])
     try:
@@ -244,7 +248,7 @@ def evaluate(
     run: str | Path | Run, *, data_dir: str | Path | None = None, device: str = "auto"
 ) -> evaluation.Scores:
     """Scores of a run's classifier on the test part of its data."""
-    folder = RunFolder(run.path if isinstance(run, Run) else Path(run))
+    folder = folder_of(run)
     recipe = folder.recipe()
     classifier = load(run, device)
     dataset = open_data(recipe, Path(data_dir) if data_dir else folder.data_dir())

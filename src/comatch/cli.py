@@ -1,7 +1,7 @@
 """The command line: `comatch train | evaluate | predict | report | ...`."""
 
+import codecs
 import csv
-import os
 import shlex
 import sys
 import warnings
@@ -146,7 +146,7 @@ def evaluate(
     from comatch.report import tables
 
     scores = api.evaluate(run, data_dir=data_dir, device=device)
-    out.print(tables.scores(scores, api.load(run, device).classes))
+    out.print(tables.scores(scores, api.folder_of(run).description()["classes"]))
 
 
 @app.command()
@@ -161,14 +161,14 @@ def predict(
     """Classify pictures with a run's classifier and write a table of the results."""
     from comatch import api
     from comatch.data.folder import find_pictures
+    from comatch.training.checkpoint import replacing
 
     classifier = api.load(run, device)
     paths = find_pictures(pictures)
-    part = table.with_name(table.name + ".part")
     unread: list[str] = []
     try:
-        with part.open("w", newline="") as file:
-            writer = csv.writer(file)
+        with replacing(table) as file:
+            writer = csv.writer(codecs.getwriter("utf-8")(file))
             writer.writerow(["path", "label", "probability", *classifier.classes])
             rows = api.predict_files(classifier, paths)
             for path, p, why in track(rows, "classifying", len(paths), console=err, transient=True):
@@ -178,9 +178,7 @@ def predict(
                 best = int(p.argmax())
                 shares = [f"{share:.6f}" for share in p.tolist()]
                 writer.writerow([path, classifier.classes[best], shares[best], *shares])
-        os.replace(part, table)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UserError(f"cannot write {table}: {error.strerror}") from None
     for line in unread:
         err.print(f"skipped {line}", soft_wrap=True, highlight=False)

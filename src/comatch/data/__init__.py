@@ -1,0 +1,1 @@
+"""From files to batches: sources, splits, and pictures that live on the device."""

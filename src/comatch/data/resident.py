@@ -68,7 +68,7 @@ class Resident(nn.Module):
         ):  # data is moved with the module, but is no part of a checkpoint
             self.register_buffer(name, value, persistent=False)
         self.shuffle_x = Shuffler(len(labelled), batch)
-        self.shuffle_u = Shuffler(max(1, len(unlabelled)), batch * mu)
+        self.shuffle_u = Shuffler(len(unlabelled), batch * mu)
 
     def before_step(self, step: int) -> None:
         for shuffler in (self.shuffle_x, self.shuffle_u):

@@ -5,7 +5,6 @@ result. A new one is a function in a file of this folder, and a line in the list
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 from comatch.config import Recipe, check_name
 from comatch.recipes.cifar10 import cifar10
@@ -29,6 +28,6 @@ def get(name: str, method: str) -> Recipe:
 
 def default_for(data: str, gpu: bool) -> str:
     """The recipe of the data set's name; for anything else the one for folders."""
-    if data in RECIPES and not Path(data).is_dir():
+    if data in RECIPES:
         return data
     return "folder-gpu" if gpu else "folder"

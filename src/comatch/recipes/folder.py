@@ -3,7 +3,7 @@
 import dataclasses
 
 from comatch import methods
-from comatch.config import Recipe, replace
+from comatch.config import Recipe
 
 
 def folder(method: str) -> Recipe:
@@ -34,8 +34,9 @@ def folder_gpu(method: str) -> Recipe:
 
     Command   comatch train PATH --recipe folder-gpu
     """
-    return replace(
-        Recipe(name="folder-gpu", method=methods.config(method)),
+    return Recipe(
+        name="folder-gpu",
+        method=methods.config(method),
         data="",
         image_size=96,
         net="resnet18",

@@ -3,7 +3,8 @@
 import json
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,17 +13,28 @@ import torch
 from comatch.errors import UserError
 
 
-def write(path: Path, content: Callable[[BinaryIO], Any]) -> None:
-    """Calls `content` with a file; `path` changes only once everything is on the disk."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into; `path` changes only once everything is on the disk."""
     beside = path.with_name(path.name + ".part")
     try:
         with beside.open("wb") as file:
-            content(file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def write(path: Path, content: Callable[[BinaryIO], Any]) -> None:
+    """Calls `content` with a file; a failure is one line that says what is still there."""
+    try:
+        with replacing(path) as file:
+            content(file)
     except (OSError, RuntimeError) as error:
-        beside.unlink(missing_ok=True)
         # torch reports a failed write as a RuntimeError that holds the OSError, or as neither.
         cause = error if isinstance(error, OSError) else error.__context__ or error
         reason = getattr(cause, "strerror", None) or cause

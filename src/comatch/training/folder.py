@@ -76,6 +76,10 @@ class RunFolder:
         checkpoint.write(self.weights, lambda file: file.write(save(state)))
         checkpoint.write_json(self.model, description)
 
+    def description(self) -> dict[str, Any]:
+        """What `write_model` was told of the network: its classes, sizes and preprocessing."""
+        return read_json(self.model)
+
     def read_weights(self) -> dict[str, torch.Tensor]:
         if not self.weights.exists():
             raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
