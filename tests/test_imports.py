@@ -9,14 +9,16 @@ FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each o
     {"__main__"},
     {"cli"},
     {"api"},
+    {"bench"},
     {"recipes", "report"},
     {"training"},
     {"evaluation"},
     {"methods"},
     {"nets", "augment", "data"},
     {"memory", "losses"},
+    {"kernels"},
     {"config", "types"},
-    {"errors"},
+    {"errors", "cache"},
 ]
 PACKAGE = Path(comatch.__file__).parent
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

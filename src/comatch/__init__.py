@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from comatch import cache
+
 if TYPE_CHECKING:
     from comatch.api import evaluate, load, train
 
 __version__ = "0.1.0"
 __all__ = ["evaluate", "load", "train"]
+
+cache.share_with_compilers()  # here, before torch's compiler settles on a place of its own
 
 
 def __getattr__(name: str) -> Any:

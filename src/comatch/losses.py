@@ -31,10 +31,19 @@ def memory_smooth(
     The sum is attention: queries z [muB, D], keys z_bank [K, D], values p_bank [K, C]; written so,
     the affinities [muB, K] never reach memory.
     """
-    neighbours = F.scaled_dot_product_attention(
-        z[None], z_bank[None].to(z.dtype), p_bank[None].to(z.dtype), scale=1 / t
-    )[0]
+    neighbours = attend(z, z_bank, p_bank, t)
     return alpha * p + (1 - alpha) * neighbours  # [muB, C]
+
+
+def attend(z: Tensor, z_bank: Tensor, p_bank: Tensor, t: float) -> Tensor:
+    if z.is_cuda:
+        from comatch.kernels import smooth  # Triton is there only where a GPU is
+
+        if smooth.fits(z, p_bank, t):
+            return smooth.neighbours(z, z_bank, p_bank, t)
+    return F.scaled_dot_product_attention(
+        z[None], z_bank[None].to(z.dtype), p_bank[None].to(z.dtype), scale=1 / t
+    )[0]  # [muB, C]
 
 
 def masked_cross_entropy(logits: Tensor, q: Tensor, confident: Tensor) -> Tensor:

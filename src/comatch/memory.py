@@ -66,5 +66,7 @@ class Ema(nn.Module):
     def update(self, net: nn.Module) -> None:
         mine: list[Tensor] = list(self.net.parameters())
         torch._foreach_lerp_(mine, list(net.parameters()), 1 - self.decay)
-        for kept, new in zip(self.net.buffers(), net.buffers(), strict=True):
-            kept.copy_(new)
+        for kind in {buffer.dtype for buffer in net.buffers()}:  # one kernel for each
+            pairs = zip(self.net.buffers(), net.buffers(), strict=True)
+            kept, new = zip(*(pair for pair in pairs if pair[1].dtype == kind), strict=True)
+            torch._foreach_copy_(kept, new)

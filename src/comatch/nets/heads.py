@@ -1,5 +1,7 @@
 """Small heads on top of an encoder."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -15,3 +17,17 @@ class ProjectionHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.layers(features)
+
+
+def classify_and_project(
+    features: Tensor, classifier: nn.Linear, projector: ProjectionHead
+) -> tuple[Tensor, Tensor]:
+    """Both heads, which begin with one product: that of the classifier alone is very thin."""
+    first, *rest = projector.layers
+    assert isinstance(first, nn.Linear)
+    weight = torch.cat([classifier.weight, first.weight])
+    both = F.linear(features, weight, torch.cat([classifier.bias, first.bias]))
+    logits, hidden = both.split([classifier.out_features, first.out_features], dim=1)
+    for layer in rest:
+        hidden = layer(hidden)
+    return logits, hidden

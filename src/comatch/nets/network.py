@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comatch.nets.heads import ProjectionHead
+from comatch.nets.heads import ProjectionHead, classify_and_project
 
 
 class Output(NamedTuple):
@@ -40,7 +40,7 @@ class Network(nn.Module):
         features = features.to(self.classifier.weight.dtype)
         # Losses ask for more precise heads than bf16 gives; they cost next to nothing.
         with torch.autocast(kind, enabled=False):
-            logits = self.classifier(features)
             if self.projector is None:
-                return Output(features, logits, features[:, :0])
-            return Output(features, logits, F.normalize(self.projector(features), dim=1))
+                return Output(features, self.classifier(features), features[:, :0])
+            logits, z = classify_and_project(features, self.classifier, self.projector)
+            return Output(features, logits, F.normalize(z, dim=1))

@@ -139,7 +139,7 @@ def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: 
         "method": run.method.state_dict(),
         "optimizer": run.step.optimizer.state_dict(),
         "data": run.data.state_dict(),
-        "meter": run.step.meter.sums,
+        "meter": run.step.meter.state_dict(),
         "random": checkpoint.random_state(),
     }
     checkpoint.save(folder.checkpoint, state)
@@ -154,7 +154,7 @@ def restore(folder: RunFolder, run: Assembly) -> tuple[int, float, int]:
         run.method.load_state_dict(state["method"])
         run.data.load_state_dict(state["data"])
         run.step.load_optimizer(state["optimizer"])
-        run.step.meter.load(state["meter"], run.mean.device)
+        run.step.meter.load_state_dict(state["meter"], run.mean.device)
         checkpoint.set_random_state(state["random"])
     except (KeyError, RuntimeError, ValueError):
         raise UserError(

@@ -26,32 +26,34 @@ class Meter:
     """Sums of metrics on the device, read by the host only at log points."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
+        self.names: list[str] = []
+        self.sums = torch.zeros(0, dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, metrics: dict[str, Tensor]) -> None:
-        for name, value in metrics.items():
-            if name not in self.sums:
-                self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
-            self.sums[name].add_(value)
+        values = torch.stack([value.double() for value in metrics.values()])
+        if not self.names:
+            self.names, self.sums = list(metrics), torch.zeros_like(values)
+        self.sums.add_(values)
 
     def read(self) -> dict[str, float]:
         """The sums since the last reading, with the one wait for the device."""
-        if not self.sums:
-            return {}
-        values = torch.stack(list(self.sums.values())).tolist()
-        for total in self.sums.values():
-            total.zero_()  # in place: a captured step writes to this address
-        return dict(zip(self.sums, values, strict=True))
+        values = self.sums.tolist()
+        self.sums.zero_()  # in place: a captured step writes to this address
+        return dict(zip(self.names, values, strict=True))
 
     def bad_steps(self) -> int:
         """Steps since the last reading whose gradient was not finite."""
-        if not self.sums:
+        if not self.names:
             return 0
-        return int((self.sums["steps"] - self.sums["finite_steps"]).item())
+        steps, finite = (self.names.index(name) for name in ("steps", "finite_steps"))
+        return int((self.sums[steps] - self.sums[finite]).item())
 
-    def load(self, sums: dict[str, Tensor], device: torch.device) -> None:
-        self.sums = {name: total.to(device) for name, total in sums.items()}
+    def state_dict(self) -> dict[str, Any]:
+        return {"names": self.names, "sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        self.names, self.sums = state["names"], state["sums"].to(device)
 
 
 class TrainStep:
