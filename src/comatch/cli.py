@@ -205,6 +205,91 @@ def report(
 
 
 @app.command()
+def bench(
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="See `comatch recipes` (default: cifar10 on a GPU, else digits)."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="See `comatch methods`.")] = "comatch",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where the recipe's data lies (default: pictures are made up)."),
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Classes of made-up pictures (default: 10).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting: `comatch recipes NAME`."),
+    ] = None,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=V,V,...", help="One row for each value of a setting, or of classes."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps that each repetition times (default: by their speed)."),
+    ] = None,
+    twin: Annotated[
+        bool, typer.Option(help="Also time the same step in plain eager float32.")
+    ] = True,
+    device: DeviceOption = "auto",
+    table: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write it to this file.")
+    ] = None,
+) -> None:
+    """Measure how fast a training step is here, and how far from what the machine can do.
+
+    [bold]comatch bench[/]                                   stages, rates, limits, plain twin
+    [bold]comatch bench --recipe stl10 --json stl10.json[/]
+    [bold]comatch bench --vary mu=1,3,7,15[/]                cost as the step's work grows
+    """
+    from comatch import api, recipes
+    from comatch import bench as meter
+    from comatch.config import Recipe, parse, replace
+    from comatch.data import splits
+    from comatch.data.splits import Split
+    from comatch.report import tables
+    from comatch.training.checkpoint import write_json
+    from comatch.types import Dataset
+
+    where = api.choose_device(device)
+    planned = recipes.get(recipe or ("cifar10" if where.type == "cuda" else "digits"), method)
+    given = parse(planned, settings or [])
+    planned = replace(planned, **given)
+    source: meter.Source = meter.made_up
+    if data_dir is not None or "data" in given:
+        planned = api.complete(planned, given)
+        if classes is not None or (vary or "").startswith("classes="):
+            raise UserError("real pictures have the classes they have: leave --data-dir out")
+
+        def real(recipe: Recipe, _: int) -> tuple[Dataset, Split]:
+            dataset = api.open_data(recipe, data_dir or Path("data"), progress=False)
+            return dataset, splits.make(dataset, recipe)
+
+        source = real
+
+    if table and not table.parent.is_dir():  # told before measuring, not after
+        raise UserError(f"cannot write {table}: there is no folder {table.parent}")
+    with err.status("starting") as status:
+        record = meter.run(
+            planned,
+            source,
+            where,
+            classes=10 if classes is None else classes,
+            vary=vary,
+            steps=steps,
+            twin=twin,
+            say=status.update,
+        )
+    out.print(tables.bench(record))
+    if table:
+        write_json(table, record)
+
+
+@app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one with its settings.")] = None,
 ) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from comatch.config import Recipe, settings_of
 from comatch.evaluation import Scores
@@ -87,3 +89,117 @@ def catalogue(entries: dict[str, str | None]) -> Table:
     for name, text in entries.items():
         table.add_row(name, (text or "").strip().splitlines()[0])
     return table
+
+
+# ------------------------------------------------------------------------------------- bench
+
+
+def bench(record: dict[str, Any]) -> Group:
+    """What `comatch bench` measured: one step in detail, or one row for each value of a setting."""
+    place, varied = record["environment"], record.get("vary", "")
+    recipe = {**record["recipe"], varied: "..."}
+    rows: list[dict[str, Any]] = record["rows"] if varied else [record["results"]]
+    measured = [row for row in rows if "ms" in row]
+    some = measured[0]
+    what = f"{recipe['method']['name']} with {recipe['net']}"
+    pictures = f"{record.get('data') or some['data']} of {recipe['image_size']} pixels"
+    machine = f"{place['device']}, torch {place['packages']['torch']}"
+    engines, types = (dict.fromkeys(row[k] for row in measured) for k in ("engine", "precision"))
+    how = f"{' or '.join(engines)} step in {' or '.join(types)}"
+    head = Text.assemble((f"{what} on {pictures}", "bold"), f"\n{machine}, {how}")
+    if varied:
+        return Group(head, growth(varied, rows), *failures(rows))
+    return Group(
+        head, stages(some), facts(recipe, some, gpu=place["cuda"] is not None), limits(some)
+    )
+
+
+def stages(result: dict[str, Any]) -> Table:
+    """Milliseconds of each stage of a step, and their share."""
+    table = Table(box=box.SIMPLE_HEAD, show_footer=True)
+    low, high = result["ms_range"]
+    table.add_column("stage", "step")
+    table.add_column("ms", f"{result['ms']:,.2f}", justify="right", style="bold")
+    spread = f"{low:,.2f} to {high:,.2f} in {result['repetitions']} x {result['steps']} steps"
+    table.add_column("share of the step", spread)
+    for name, ms in result["stages_ms"].items():
+        share = ms / result["ms"]
+        bar = "\N{FULL BLOCK}" * round(30 * share)
+        table.add_row(name, f"{ms:,.2f}", f"{share:>5.1%} [dim]{bar}[/]")
+    return table
+
+
+def facts(recipe: dict[str, Any], result: dict[str, Any], gpu: bool) -> Table:
+    """What the step amounts to."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
+    table.add_column()
+    table.add_column(justify="right", style="bold")
+    table.add_column(style="dim")
+    b, mub, views = recipe["batch"], recipe["batch"] * recipe["mu"], result["views"]
+    mix = f"{b} + {(views - b) // mub} x {mub:,} = " if views > b else ""
+    table.add_row("images/s", f"{result['images_per_s']:,.0f}", f"{mix}{views:,} views a step")
+    if "loss_ms" in result:
+        says = f"{result['loss_share']:.1%} of the step, forward and backward"
+        table.add_row("memory, graph, loss", f"{result['loss_ms']:,.2f} ms", says)
+    table.add_row("peak memory", memory(result), "of the GPU" if gpu else "of the whole process")
+    table.add_row("start-up", f"{result['startup_seconds']:.1f} s", "until the first step is done")
+    twin = result.get("twin")
+    if twin and "ms" in twin:
+        says = f"eager, fp32, NCHW: {twin['ratio']:.2f} times this step"
+        table.add_row("plain twin", f"{twin['ms']:,.2f} ms", says)
+    elif twin:
+        table.add_row("plain twin", twin["error"], "eager, fp32, NCHW")
+    return table
+
+
+def limits(result: dict[str, Any]) -> Table:
+    """What the step achieves beside what the machine can do."""
+    ceilings = result["ceilings"]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for column in ("step", "machine", "share"):
+        table.add_column(column, justify="right", style="bold" if column == "share" else "")
+    table.add_column("the machine's, in a", style="dim")
+    names = {"tflop_per_s": "TFLOP/s", "tb_per_s": "TB/s, least traffic"}
+    for key, by in (("tflop_per_s", "product"), ("tb_per_s", "copy")):
+        mine, most = result.get(key), ceilings[key]
+        achieved = ("unknown", "") if mine is None else (figures(mine), f"{mine / most:.1%}")
+        table.add_row(names[key], achieved[0], figures(most), achieved[1], ceilings[by])
+    return table
+
+
+def growth(key: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """One row a value: what the step costs as its work grows."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in (key, "ms", "x first", "images/s", "loss ms", "loss share", "peak memory"):
+        table.add_column(column, justify="right", style="bold" if column == "ms" else "")
+    for row in rows:
+        value = str(row["value"]) if type(row["value"]) is not int else f"{row['value']:,}"
+        if "error" in row:
+            table.add_row(value, "none")
+            continue
+        alone = "loss_ms" in row
+        table.add_row(
+            value,
+            f"{row['ms']:,.2f}",
+            f"{row['relative']:.2f}",
+            f"{row['images_per_s']:,.0f}",
+            f"{row['loss_ms']:,.2f}" if alone else "",
+            f"{row['loss_share']:.1%}" if alone else "",
+            memory(row),
+        )
+    return table
+
+
+def failures(rows: Sequence[dict[str, Any]]) -> list[Text]:
+    return [Text(f" {row['value']}: {row['error']}") for row in rows if "error" in row]
+
+
+def memory(result: dict[str, Any]) -> str:
+    mb = result["peak_memory_mb"]
+    return "unknown" if mb is None else f"{mb:,} MiB"
+
+
+def figures(value: float) -> str:
+    """Three figures: 0.00123, 1.23, 123, 1,230."""
+    return f"{float(f'{value:.3g}'):,g}"
