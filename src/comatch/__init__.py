@@ -1,5 +1,6 @@
 """comatch: an image classifier from a handful of labels and many unlabelled pictures."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from comatch import cache
@@ -8,6 +9,7 @@ if TYPE_CHECKING:
     from comatch.api import evaluate, load, train
 
 __version__ = "0.1.0"
+BORN = time.perf_counter()  # start-up is counted from here: torch is not imported yet
 __all__ = ["evaluate", "load", "train"]
 
 cache.share_with_compilers()  # here, before torch's compiler settles on a place of its own

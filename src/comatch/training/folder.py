@@ -71,6 +71,12 @@ class RunFolder:
         sessions = read_json(self.environment)["sessions"] if self.environment.exists() else []
         checkpoint.write_json(self.environment, {"sessions": [*sessions, environment(device)]})
 
+    def note(self, key: str, value: float) -> None:
+        """Adds a figure to this session."""
+        sessions = read_json(self.environment)["sessions"]
+        sessions[-1][key] = value
+        checkpoint.write_json(self.environment, {"sessions": sessions})
+
     def write_model(self, net: torch.nn.Module, description: dict[str, Any]) -> None:
         state = {name: value.contiguous().cpu() for name, value in net.state_dict().items()}
         checkpoint.write(self.weights, lambda file: file.write(save(state)))

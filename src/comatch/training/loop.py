@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from comatch import evaluation
+from comatch import cache, evaluation
 from comatch.config import Recipe
 from comatch.data import splits
 from comatch.data.splits import Split
@@ -16,7 +16,7 @@ from comatch.training import checkpoint
 from comatch.training.assemble import Assembly, assemble, description
 from comatch.training.folder import RunFolder
 from comatch.training.journal import Journal, averages
-from comatch.training.progress import TrainingBar, stoppable
+from comatch.training.progress import TrainingBar, beginning, stoppable
 from comatch.types import Dataset, Pictures
 
 
@@ -41,6 +41,7 @@ def fit(
 
     Returns the summary: the accuracy of the last averaged model, never of the best one.
     """
+    set_out = beginning()
     torch.manual_seed(recipe.seed)
     run = assemble(recipe, dataset, split, device)
     if not folder.split.exists():  # only now: nothing is written before everything was checked
@@ -61,6 +62,11 @@ def fit(
     ):
         for step in range(start, recipe.steps):
             run.step(step)
+            if step == start:
+                startup = round(wait_for(device) - set_out, 2)
+                folder.note("startup_seconds", startup)
+                if run.step.engine != "eager":
+                    bar.say(f"first step after {startup:.1f} s; compiled code: {cache.folder()}")
             done = step + 1
             last = done == recipe.steps
             stopping = stop.asked  # asked once: what is said to be saved must have been saved
@@ -95,6 +101,13 @@ def fit(
     }
     checkpoint.write_json(folder.summary, summary)
     return summary
+
+
+def wait_for(device: torch.device) -> float:
+    """The time at which the device has done what it was told so far."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def validation_part(dataset: Dataset, split: Split) -> Pictures | None:

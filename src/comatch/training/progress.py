@@ -1,6 +1,7 @@
 """What a person sees while it trains: a live bar on a terminal, plain lines elsewhere."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+import comatch
 
 LINES = 10  # plain lines a run, where there is no terminal to draw on
 
@@ -51,6 +54,9 @@ class TrainingBar:
             self.console.print(line, highlight=False, soft_wrap=True)
             self.next_line = done + max(1, self.steps // LINES)
 
+    def say(self, line: str) -> None:
+        self.console.print(line, style="dim", highlight=False, soft_wrap=True)
+
     def __enter__(self) -> "TrainingBar":
         if self.live:
             self.live.start()
@@ -70,6 +76,14 @@ def describe(values: dict[str, float]) -> str:
     if "pseudo_accuracy" in values:
         text += f" ({values['pseudo_accuracy']:.1%} right)"
     return text
+
+
+_first = [comatch.BORN]
+
+
+def beginning() -> float:
+    """When the way to the first step began: for the first run of a process, with the process."""
+    return _first.pop() if _first else time.perf_counter()
 
 
 class StopRequest:

@@ -84,14 +84,14 @@ class TrainStep:
         self.augment: Callable[[Tensor, Tensor, Tensor], Batch] = self._augment
         self.forward = method.__call__
         self._go: Callable[[], None] = self._take
-        engine = choose_engine(recipe.engine, mean.device)
-        if engine != "eager":
+        self.engine = choose_engine(recipe.engine, mean.device)
+        if self.engine != "eager":
             # What runs in float32 is meant to: the heads, on which the losses stand.
             for advice in ("TensorFloat32 tensor cores", r"\s*Online softmax"):
                 warnings.filterwarnings("ignore", message=advice)
             self.augment = torch.compile(self._augment)
             self.forward = torch.compile(method)
-        if engine == "captured":
+        if self.engine == "captured":
             self._go = Captured(self._take)
 
     def __call__(self, step: int) -> None:
