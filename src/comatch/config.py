@@ -71,7 +71,8 @@ class Recipe:
     momentum: float = setting(0.9, "SGD momentum, with Nesterov's look-ahead")
     weight_decay: float = setting(5e-4, "weight decay")
     decay_norms: bool = setting(False, "weight decay on batch norm and biases of norms too")
-    precision: str = setting("auto", "fp32, bf16, auto: bf16 on a GPU")
+    precision: str = setting("auto", "fp32, bf16, auto: bf16 where the hardware has it")
+    fused: bool = setting(True, "norm, activation and convolution in one kernel, bf16 on a GPU")
     engine: str = setting("auto", "eager, compiled, captured, auto: captured on a GPU")
     seed: int = setting(0, "decides split, initial weights, batches and augmentation")
 

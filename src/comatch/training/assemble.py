@@ -11,7 +11,7 @@ from comatch.data.resident import Resident
 from comatch.data.splits import Split
 from comatch.errors import UserError
 from comatch.methods import Method
-from comatch.nets import build_encoder
+from comatch.nets import WideResNet, build_encoder
 from comatch.training.step import TrainStep
 from comatch.types import Dataset
 
@@ -27,9 +27,11 @@ class Assembly(NamedTuple):
 def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Assembly:
     mean, std = (value.to(device) for value in normalisation(recipe, dataset))
     encoder = build_encoder(recipe.net, recipe.image_size, recipe.stem, recipe.norm_momentum)
+    if isinstance(encoder, WideResNet):
+        encoder.fused = recipe.fused
     method = methods.build(recipe.method, encoder, len(dataset.classes))
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    low = recipe.precision == "bf16" or (recipe.precision == "auto" and device.type == "cuda")
+    low = recipe.precision == "bf16" or (recipe.precision == "auto" and has_bf16(device))
     for net in (method.net, method.evaluated):
         net.compute_dtype = torch.bfloat16 if low else None
     unlabelled, mu = split.unlabelled, recipe.mu
@@ -41,6 +43,13 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
         dataset.train.subset(split.labelled), dataset.train.subset(unlabelled), recipe.batch, mu
     ).to(device)
     return Assembly(method, data, TrainStep(method, data, recipe, mean, std), mean, std)
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the hardware computes in bf16, so that it is faster than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def check_batch(recipe: Recipe, there: int) -> None:
