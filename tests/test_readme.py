@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import comatch
-from comatch.report import runs
 from helpers import make_pictures, write_cifar10
 
 ROOT = Path(__file__).parents[1]
@@ -61,17 +60,20 @@ def test_python_runs_as_written(workplace, monkeypatch, capsys):
 
 def tables():
     """Each table between marks, with the command that makes it."""
-    for path in (ROOT / "README.md", *sorted((ROOT / "results").glob("*.md"))):
+    pages = (ROOT / folder for folder in ("results", "docs"))
+    for path in (ROOT / "README.md", *sorted(p for page in pages for p in page.glob("*.md"))):
         marked = r"<!-- table: comatch report --markdown (.*?) -->\n(.*?)<!-- end -->"
         for pattern, table in re.findall(marked, path.read_text(), re.DOTALL):
             yield pytest.param(pattern, table, id=f"{path.name}: {pattern}")
 
 
 @pytest.mark.parametrize(("pattern", "table"), tables())
-def test_tables_are_those_of_the_run_folders(pattern, table):
-    folders = sorted(path for part in pattern.split() for path in ROOT.glob(part))
-    assert folders, pattern
-    assert table.strip() == runs.markdown(runs.rows(folders))
+def test_tables_are_those_of_what_was_measured(pattern, table, cli):
+    paths = sorted(path for part in pattern.split() for path in ROOT.glob(part))
+    assert paths, pattern
+    code, made, _ = cli("report", "--markdown", *map(str, paths))
+    assert code == 0
+    assert table.strip() == made.strip()
 
 
 def test_version_is_said_once():

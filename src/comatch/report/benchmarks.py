@@ -1,0 +1,68 @@
+"""What `comatch bench --json` wrote, as a Markdown table."""
+
+from pathlib import Path
+from typing import Any
+
+from comatch.config import read_json
+from comatch.errors import UserError
+
+
+def read(path: Path) -> dict[str, Any]:
+    record = read_json(path)
+    if not isinstance(record, dict) or not {"rows", "results"} & set(record):
+        raise UserError(f"{path} was not written by comatch bench --json")
+    return record
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The table, and under it what it was measured with."""
+    table = growth(record["vary"], record["rows"]) if "vary" in record else step(record["results"])
+    place = record["environment"]
+    with_what = f"`{place['command']}` at {(place['git'] or 'no commit')[:7]}, {place['device']}"
+    return f"{lines(table)}\n\n{with_what}, torch {place['packages']['torch']}"
+
+
+def step(result: dict[str, Any]) -> list[list[str]]:
+    """The stages of a step, and what it is compared with."""
+    ms = result["ms"]
+    rows = [["", "ms", "share"]]
+    rows += [[n, f"{t:.2f}", f"{t / ms:.1%}"] for n, t in result["stages_ms"].items()]
+    rows.append(["**step**", f"**{ms:.2f}**", f"{result['images_per_s']:,.0f} images/s"])
+    if "loss_ms" in result:
+        share = f"{result['loss_share']:.1%}, forward and backward"
+        rows.append(["memory bank, graph, losses", f"{result['loss_ms']:.2f}", share])
+    twin = result.get("twin", {})
+    if "ms" in twin:
+        rows.append(["plain twin", f"{twin['ms']:.2f}", f"{twin['ratio']:.2f} times the step"])
+    for key, unit in (("tflop_per_s", "TFLOP/s"), ("tb_per_s", "TB/s of least traffic")):
+        mine, most = result[key], result["ceilings"][key]
+        rows.append([unit, f"{mine:.3g}", f"{mine / most:.0%} of {most:.3g}"])
+    rows.append(["peak memory", f"{result['peak_memory_mb']:,} MiB", ""])
+    return rows
+
+
+def growth(key: str, measured: list[dict[str, Any]]) -> list[list[str]]:
+    rows = [[key, "ms", "times the first", "images/s", "bank, graph, losses", "memory"]]
+    for row in measured:
+        value = f"{row['value']:,}" if isinstance(row["value"], int) else str(row["value"])
+        if "ms" not in row:
+            rows.append([value, row["error"], "", "", "", ""])
+            continue
+        loss = f"{row['loss_ms']:.2f} ms, {row['loss_share']:.1%}" if "loss_ms" in row else ""
+        rows.append(
+            [
+                value,
+                f"{row['ms']:.2f}",
+                f"{row['relative']:.2f}",
+                f"{row['images_per_s']:,.0f}",
+                loss,
+                f"{row['peak_memory_mb']:,} MiB",
+            ]
+        )
+    return rows
+
+
+def lines(rows: list[list[str]]) -> str:
+    head, *body = rows
+    ruled = [head, ["---", *("---:" for _ in head[1:])], *body]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
