@@ -94,7 +94,7 @@ def measure(
     free(device)
     say("limits of the machine")
     # Last, because on a CPU the peak is the process's and must not be that of a large copy.
-    result["ceilings"] = ceilings(device)
+    result["ceilings"] = ceilings(device, result["precision"])
     return rounded(result)
 
 

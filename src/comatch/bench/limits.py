@@ -76,10 +76,10 @@ def count(run: Assembly) -> tuple[int, int]:
     return counter.get_total_flops(), elements
 
 
-def ceilings(device: torch.device) -> dict[str, Any]:
-    """What this machine can do: a matrix product in bf16 (on a CPU float32), and a copy."""
-    gpu = device.type == "cuda"
-    side, kind = (8192, torch.bfloat16) if gpu else (1280, torch.float32)
+def ceilings(device: torch.device, precision: str) -> dict[str, Any]:
+    """What this machine can do: a matrix product in the step's precision, and a copy."""
+    gpu, kind = device.type == "cuda", torch.bfloat16 if precision == "bf16" else torch.float32
+    side = 8192 if gpu else 1280
     size = min(2**31, torch.cuda.mem_get_info(device)[0] // 4) if gpu else 2**28  # bytes
     a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
     product = torch.empty_like(a)
@@ -88,7 +88,7 @@ def ceilings(device: torch.device) -> dict[str, Any]:
     operations, moved = 2 * side**3, 2 * size  # what is copied is read and written
     return {
         "tflop_per_s": operations / 1e12 / seconds(lambda: torch.mm(a, b, out=product), device),
-        "product": f"{'bf16' if gpu else 'fp32'} product, side {side:,}",
+        "product": f"{precision} product, side {side:,}",
         "tb_per_s": moved / 1e12 / seconds(lambda: there.copy_(here), device),
         "copy": f"copy of {size // 2**20:,} MiB",
     }

@@ -80,6 +80,7 @@ def _conv(
     backward: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     n, into, size, _ = x.shape
+    weight = weight.contiguous(memory_format=torch.channels_last)
     blocks = _processors(x.device)
     shared = 18 * into * channels + 8 * channels
     shared += TEAMS * _tile(into, ROWS + 2, size + 2)
