@@ -1,11 +1,16 @@
 """A command line in the same process, and pictures made on the spot."""
 
+import os
 import sys
 
 import pytest
 import torch
 
 from helpers import TINY, make_pictures
+
+# Without a GPU, Triton interprets its kernels on the CPU: to be said before Triton is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(items):
@@ -14,6 +19,28 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if "cuda" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request, monkeypatch):
+    """Where the kernels run: interpreted on the CPU or, where there is a GPU, really."""
+    if request.param == "cpu" and torch.cuda.is_available():
+        pytest.skip("the kernels are compiled for the GPU")
+    if request.param == "cpu":
+        mend_interpreter(monkeypatch)
+    return request.param
+
+
+def mend_interpreter(monkeypatch):
+    """Triton 3.6 makes numbers of arrays in a way that NumPy 2.4 no longer has."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs Triton")
+    teach = interpreter._patch_lang_tensor
+
+    def teach_more(tensor, scope):
+        teach(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", teach_more)
 
 
 @pytest.fixture

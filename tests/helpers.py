@@ -1,4 +1,4 @@
-"""What several tests need: the smallest run, a process to kill, a folder of pictures."""
+"""What several tests need: the smallest run, a process to kill, a folder of pictures, an error."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 # The smallest run that still has everything in it: a few seconds on one core.
@@ -71,3 +72,10 @@ def write_cifar10(root: Path, per_batch: int) -> None:
         records = random.integers(0, 256, (per_batch, 3073), dtype=np.uint8)
         records[:, 0] = np.arange(per_batch) % 10
         records.tofile(folder / f"{name}.bin")
+
+
+def error(value: torch.Tensor, truth: torch.Tensor) -> float:
+    """How far a tensor is from what it should be, as a part of that."""
+    assert value.shape == truth.shape
+    value, truth = value.detach().double(), truth.detach().double()
+    return ((value - truth).norm() / truth.norm()).item()

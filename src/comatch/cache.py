@@ -7,15 +7,19 @@ $COMATCH_CACHE, or ~/.cache/comatch. It may be deleted at any time; the next sta
 import contextlib
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 
 def folder() -> Path:
-    if "COMATCH_CACHE" in os.environ:
+    if os.environ.get("COMATCH_CACHE"):
         return Path(os.environ["COMATCH_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "comatch"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):  # a user that the system does not know
+        home = tempfile.gettempdir()
+    return Path(home) / "comatch"
 
 
 def share_with_compilers() -> None:
@@ -23,12 +27,19 @@ def share_with_compilers() -> None:
 
     Inductor's own choice is the folder for temporary files, which a restart empties.
     """
-    there = folder().absolute()
-    while not there.exists():
-        there = there.parent
-    if there.is_dir() and os.access(there, os.W_OK):
+    if writable(folder().absolute()):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", str(folder() / "triton"))
+
+
+def writable(path: Path) -> bool:
+    """Whether a folder is there or could be made."""
+    try:
+        while not path.exists():
+            path = path.parent
+        return path.is_dir() and os.access(path, os.W_OK)
+    except OSError:
+        return False
 
 
 def remembered(key: str, make: Callable[[], bytes]) -> bytes:

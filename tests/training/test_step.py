@@ -1,7 +1,11 @@
 """The step's parts: learning rate, weight decay, metrics, engines, and what happens with NaN."""
 
+import contextlib
+import copy
 import json
 import math
+import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,11 +17,14 @@ from comatch.api import open_data
 from comatch.config import replace
 from comatch.data import splits
 from comatch.errors import UserError
+from comatch.methods import CoMatch
+from comatch.training import loop
 from comatch.training.assemble import assemble
+from comatch.training.folder import RunFolder
 from comatch.training.journal import averages
 from comatch.training.optim import build_sgd, gradient_norm
 from comatch.training.schedules import SCHEDULES
-from comatch.training.step import Meter, score
+from comatch.training.step import EAGER_STEPS, Captured, Meter, choose_engine, score
 
 
 def assembly(tmp_path, tiny, device="cpu", **settings):
@@ -103,6 +110,43 @@ def test_meter_averages_over_the_interval_and_starts_again():
     assert meter.read()["loss"] == 0.0
 
 
+def metrics(loss, finite=1.0):
+    values = {"steps": 1.0, "finite_steps": finite, "loss": loss}
+    return {name: torch.tensor(value) for name, value in values.items()}
+
+
+def test_meter_never_moves():
+    """A captured CUDA graph writes to the address it saw first."""
+    meter = Meter()
+    meter.add(metrics(1.0))
+    address = meter.sums.data_ptr()
+    meter.read()
+    meter.add(metrics(2.0))
+    assert meter.sums.data_ptr() == address
+    assert meter.read()["loss"] == 2.0
+
+
+def test_meter_state_round_trips():
+    """The other goes on where the first one was, and they share nothing."""
+    meter, other = Meter(), Meter()
+    meter.add(metrics(1.0))
+    meter.add(metrics(float("nan"), finite=0.0))
+    other.load_state_dict(copy.deepcopy(meter.state_dict()), torch.device("cpu"))
+    assert other.bad_steps() == meter.bad_steps() == 1
+    other.add(metrics(1.0))
+    assert other.read()["steps"] == 3.0
+    assert meter.read()["steps"] == 2.0
+
+
+def test_an_unused_meter_round_trips():
+    meter, other = Meter(), Meter()
+    assert meter.bad_steps() == 0
+    other.load_state_dict(meter.state_dict(), torch.device("cpu"))
+    assert other.read() == {}
+    other.add(metrics(4.0))
+    assert other.read() == {"steps": 1.0, "finite_steps": 1.0, "loss": 4.0}
+
+
 @pytest.mark.parametrize("method", ["comatch", "supervised"])
 def test_training_learns(tmp_path, tiny, method):
     """Twenty real digits are soon known by heart, and the parameters have moved."""
@@ -121,6 +165,7 @@ def test_compiled_step_agrees_with_eager(tmp_path, tiny, monkeypatch):
     """Augmentation, forward and backward compiled: same draws, same weights but for rounding."""
     torch._dynamo.reset()
     monkeypatch.setattr(torch._inductor.config, "fallback_random", True)  # the draws of eager
+    tiny["precision"] = "fp32"  # what bf16 rounds is left to the compiler
     runs = [assembly(tmp_path, tiny, engine=engine) for engine in ("eager", "compiled")]
     for run in runs:
         torch.manual_seed(7)
@@ -157,18 +202,171 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, tiny, mo
     assert comatch.load(out).predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
 
 
+def test_choosing_an_engine():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert choose_engine("auto", cpu) == "eager"
+    assert choose_engine("auto", cuda) == choose_engine("captured", cuda) == "captured"
+    assert choose_engine("compiled", cpu) == "compiled"
+    with pytest.warns(UserWarning, match="only a GPU"):
+        assert choose_engine("captured", cpu) == "eager"
+
+
+class Engine:
+    """A GPU that counts: steps while one is captured are recorded, and taken when replayed."""
+
+    def __init__(self, monkeypatch, capturable=True, waits=False):
+        self.capturable, self.waits = capturable, waits
+        self.mode = "default"
+        self.capturing = False
+        self.taken = self.recorded = self.replayed = 0
+        nothing = SimpleNamespace(wait_stream=lambda stream: None)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: nothing)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: nothing)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=self.replay))
+        monkeypatch.setattr(torch.cuda, "graph", self.graph)
+        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: self.mode)
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", self.set_mode)
+
+    def set_mode(self, mode):
+        self.mode = mode
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream):
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
+    def take(self):
+        if self.waits and self.mode == "warn":
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        if not self.capturing:
+            self.taken += 1
+            return
+        self.recorded += 1
+        if not self.capturable:
+            raise RuntimeError("operation not permitted when stream is capturing\nDetails follow.")
+
+    def replay(self):
+        self.replayed += 1
+
+    def calls(self, count):
+        """Calls a step so often; each call takes exactly one, also that which captures."""
+        step = Captured(self.take)
+        for call in range(1, count + 1):
+            step()
+            assert self.taken + self.replayed == call
+
+
+def test_captured_steps_are_replayed(monkeypatch):
+    engine = Engine(monkeypatch)
+    engine.calls(10)
+    assert engine.mode == "default"
+    assert (engine.taken, engine.recorded, engine.replayed) == (EAGER_STEPS, 1, 10 - EAGER_STEPS)
+
+
+def test_a_step_that_cannot_be_captured_is_still_taken(monkeypatch):
+    """It is tried once, and said in one line."""
+    engine = Engine(monkeypatch, capturable=False)
+    with pytest.warns(UserWarning, match="cannot be captured") as said:
+        engine.calls(10)
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
+    assert (engine.taken, engine.recorded, engine.replayed) == (10, 1, 0)
+
+
+def test_a_step_that_waits_is_never_captured(monkeypatch):
+    """A capture that fails leaves the generator in disorder: it is not even tried."""
+    engine = Engine(monkeypatch, waits=True)
+    with pytest.warns(UserWarning, match="cannot be captured.*waits for the GPU") as said:
+        engine.calls(10)
+    assert len(said) == 1
+    assert engine.mode == "default"
+    assert (engine.taken, engine.recorded, engine.replayed) == (10, 0, 0)
+
+
+def addresses(run):
+    """Of everything that a captured step writes to and the next one reads."""
+    momentum = [s["momentum_buffer"] for s in run.step.optimizer.state.values()]
+    kept = [*run.method.parameters(), *run.method.buffers(), *run.data.buffers(), *momentum]
+    return [tensor.data_ptr() for tensor in [*kept, run.step.lr, run.step.meter.sums]]
+
+
+def test_nothing_that_a_step_writes_to_moves(tmp_path, tiny):
+    """Neither by steps, nor by evaluating, reading the meter and saving between them."""
+    run = assembly(tmp_path, tiny)
+    for step in range(2):
+        run.step(step)
+    before = addresses(run)
+    loop.evaluate(run, {"": open_data(run.step.recipe, tmp_path).test})
+    run.step.meter.read()
+    loop.save(RunFolder(tmp_path), run, 2, 0.0, 0)
+    run.step(2)
+    assert addresses(run) == before
+
+
+def steps(run, first, last):
+    for step in range(first, last):
+        run.step(step)
+
+
 @pytest.mark.cuda
-def test_captured_step_trains_on_the_gpu(tmp_path, tiny):
-    runs = {e: assembly(tmp_path, tiny, "cuda", engine=e) for e in ("eager", "captured")}
+def test_captured_eager_and_plain_steps_learn_the_same(tmp_path, tiny):
+    """At 32 pixels, where the kernels have convolutions of their own."""
     losses = {}
-    for engine, run in runs.items():
+    for kind in ("captured", "eager", "plain"):
+        engine = "captured" if kind == "captured" else "eager"
+        run = assembly(
+            tmp_path, {**tiny, "image_size": 32, "net": "wrn-10-2"}, "cuda", engine=engine
+        )
+        run.method.net.encoder.fused = kind != "plain"
         torch.manual_seed(7)
-        for step in range(50):
-            run.step(step)
-        losses[engine] = averages(run.step.meter.read())
+        steps(run, 0, 50)
+        losses[kind] = averages(run.step.meter.read())["loss"]
         assert run.method.step.item() == 50
-    assert losses["captured"]["loss"] == pytest.approx(losses["eager"]["loss"], rel=0.05)
-    assert runs["captured"].step._go.graph is not None
+        if kind == "captured":
+            assert run.step._go.graph is not None
+    assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
+    assert losses["plain"] == pytest.approx(losses["eager"], rel=0.05)
+
+
+@pytest.mark.cuda
+def test_captured_steps_survive_what_happens_between_them(tmp_path, tiny):
+    """Evaluation, reading the meter and writing a checkpoint."""
+    run = assembly(tmp_path, tiny, "cuda", engine="captured")
+    test = open_data(run.step.recipe, tmp_path).test
+    steps(run, 0, 6)
+    graph = run.step._go.graph
+    assert graph is not None
+    for first in (6, 9):
+        loop.evaluate(run, {"": test})
+        run.step.meter.read()
+        loop.save(RunFolder(tmp_path), run, first, 0.0, 0)
+        steps(run, first, first + 3)
+        sums = run.step.meter.read()
+        assert sums["steps"] == sums["finite_steps"] == 3
+        assert 0 < sums["loss"] < 100
+    assert run.method.step.item() == 12
+    assert run.step._go.graph is graph
+
+
+@pytest.mark.cuda
+def test_captured_steps_go_on_from_a_checkpoint_as_eager_ones(tmp_path, tiny):
+    run = assembly(tmp_path, tiny, "cuda", engine="captured")
+    steps(run, 0, 6)
+    loop.save(RunFolder(tmp_path), run, 6, 0.0, 0)
+    run.step.meter.read()
+    losses = []
+    for engine in ("captured", "eager"):
+        other = assembly(tmp_path, tiny, "cuda", engine=engine)
+        assert loop.restore(RunFolder(tmp_path), other)[0] == 6
+        other.step.meter.read()
+        steps(other, 6, 26)
+        assert other.method.step.item() == 26
+        losses.append(averages(other.step.meter.read())["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
 
 
 @pytest.mark.cuda
@@ -181,3 +379,25 @@ def test_no_host_sync_in_a_step(tmp_path, tiny):
         run.step(3)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.cuda
+def test_a_step_that_waits_for_the_gpu_runs_uncaptured(tmp_path, tiny, monkeypatch):
+    """One warning, and no step is lost or taken twice."""
+    forward = CoMatch.forward
+
+    def waiting(self, batch):
+        assert batch.x.sum().item() == batch.x.sum().item()
+        return forward(self, batch)
+
+    monkeypatch.setattr(CoMatch, "forward", waiting)
+    run = assembly(tmp_path, tiny, "cuda", engine="captured")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(EAGER_STEPS + 5):
+            run.step(step)
+            assert run.method.step.item() == step + 1
+    assert sum("cannot be captured" in str(w.message) for w in said) == 1
+    assert run.step._go.graph is None
+    sums = run.step.meter.read()
+    assert sums["steps"] == sums["finite_steps"] == EAGER_STEPS + 5

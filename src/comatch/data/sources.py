@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from comatch.data.download import fetch, unpack
@@ -80,6 +79,8 @@ def digits(data_dir: Path, image_size: int | None = None, progress: bool = True)
 
     They come without a test part. Ours is every fifth picture (index % 5 == 4), always the same.
     """
+    from sklearn.datasets import load_digits  # takes a second, which no other data set needs
+
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # [1797, 8, 8], from 0..16
     images = stack([np.repeat(grey[:, None], 3, axis=1)], image_size or 8)

@@ -2,7 +2,6 @@
 
 import re
 
-import timm
 from torch import nn
 
 from comatch.config import check_name
@@ -31,6 +30,8 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
             return WideResNet(int(wide[1]), int(wide[2]))
         except ValueError as error:
             raise UserError(f"net={name}: {error}") from None
+    import timm  # takes seconds, which a wide ResNet does without
+
     check_name(name, timm.list_models(), "net")
     encoder = create(name, image_size)
     if stem == "small" or (stem == "auto" and image_size <= SMALL_PICTURE):
@@ -42,6 +43,8 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
 
 def create(name: str, image_size: int) -> nn.Module:
     """A timm model without its classifier; transformers must be told the picture's size."""
+    import timm
+
     try:
         return timm.create_model(name, num_classes=0, img_size=image_size)
     except TypeError:

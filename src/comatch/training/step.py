@@ -133,16 +133,21 @@ class TrainStep:
 
 
 class Captured:
-    """Takes a few steps as they are, records the next as a CUDA graph, and replays that."""
+    """Takes a few steps as they are, records the next as a CUDA graph, and replays that.
+
+    The last of the few is watched: a step that waits for the device cannot be recorded, and it is
+    better not to try, because a recording that fails leaves the random numbers behind in disorder.
+    """
 
     def __init__(self, take: Callable[[], None]) -> None:
         self.take = take
         self.taken = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream()
+        self.reason = ""  # why it is not captured
 
     def __call__(self) -> None:
-        if self.graph is None and self.taken == EAGER_STEPS:
+        if self.graph is None and self.taken == EAGER_STEPS and not self.reason:
             self._capture()
         if self.graph is not None:
             self.graph.replay()
@@ -150,9 +155,21 @@ class Captured:
         # Capturing wants work that ran on a stream of its own before.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self.take()
+            self._watch() if self.taken == EAGER_STEPS - 1 else self.take()
         torch.cuda.current_stream().wait_stream(self.stream)
         self.taken += 1
+
+    def _watch(self) -> None:
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                self.take()
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        if any("synchronizing CUDA operation" in str(warning.message) for warning in said):
+            self._give_up("it waits for the GPU")
 
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -160,11 +177,13 @@ class Captured:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.take()
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            warnings.warn(f"the step cannot be captured, it runs compiled: {reason}", stacklevel=2)
-            self.taken += 1  # never tried again
+            self._give_up(str(error).splitlines()[0])
             return
         self.graph = graph
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        warnings.warn(f"the step cannot be captured, it runs compiled: {reason}", stacklevel=2)
 
 
 def choose_engine(engine: str, device: torch.device) -> str:
