@@ -12,7 +12,7 @@ from comatch import bench, recipes
 from comatch.bench import limits, stages
 from comatch.config import replace
 from comatch.errors import UserError
-from comatch.training.assemble import assemble
+from comatch.training.assemble import assemble, choose_precision
 from helpers import TINY, TINY_WORDS, make_pictures
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_a_step_in_all_its_parts(method, views):
     assert result["tb_per_s"] == pytest.approx(result["least_traffic_gb"] / result["ms"], rel=1e-3)
     assert result["twin"]["ratio"] == pytest.approx(result["twin"]["ms"] / result["ms"], rel=1e-3)
     assert "stages_ms" not in result["twin"]
-    assert (result["engine"], result["precision"]) == ("eager", "fp32")
+    assert (result["engine"], result["precision"]) == ("eager", choose_precision("auto", CPU))
     assert result["startup_seconds"] > 0
     assert result["peak_memory_mb"] > 0
     assert result["ceilings"]["tflop_per_s"] > 0

@@ -1,6 +1,7 @@
 """docs/paper.md names files and functions that exist, and values that the recipes have."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -53,3 +54,25 @@ def test_hyper_parameters_are_those_of_the_recipe(name, column):
     assert len(table) == 15
     for row in table:
         assert row[column] == str(values[row[1].strip("`")]), row
+
+
+def test_figures_of_performance_are_those_that_were_measured():
+    """What is written in words or in a table of one's own, beside the generated tables."""
+    benchmarks = DOCS.parent / "benchmarks"
+    step = json.loads((benchmarks / "cifar10-h200.json").read_text())["results"]
+    assert f"step takes {step['ms']:.2f} ms" in (DOCS.parent / "README.md").read_text()
+    page = (DOCS / "performance.md").read_text()
+    arithmetic = step["gflop"] / 1e3 / step["ceilings"]["tflop_per_s"] * 1e3
+    traffic = step["least_traffic_gb"] / 1e3 / step["ceilings"]["tb_per_s"] * 1e3
+    assert f"would take {arithmetic:.1f} ms" in page
+    assert f"least traffic {traffic:.1f} ms" in page
+    names = {
+        "forward": "forward",
+        "gradient of the input": "input gradient",
+        "gradient of the weight": "weight gradient",
+    }
+    measured = json.loads((benchmarks / "kernels-h200.json").read_text())["microseconds"]
+    for row in measured:
+        for words, name in names.items():
+            ours, cudnn = row[f"fused: {name}"], row[f"cudnn: {name}"]
+            assert f"| {words} | {ours} | {cudnn} |" in page

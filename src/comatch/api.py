@@ -23,6 +23,7 @@ from comatch.data import sources, splits
 from comatch.data.folder import PictureError, read_picture, square
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
+from comatch.training.assemble import choose_precision
 from comatch.training.folder import RunFolder
 from comatch.training.loop import fit
 from comatch.types import Dataset
@@ -77,6 +78,7 @@ def train(
         planned = recipes.get(name, method or "comatch")
         given |= _typed(planned, settings)
         planned = complete(replace(planned, **given), given)
+        planned = replace(planned, precision=choose_precision(planned.precision, where))
         folder = folder or default_folder(planned, resume)
     if resume and folder.exists():
         planned = folder.recipe()

@@ -62,13 +62,18 @@ def test_an_empty_bank_gives_numbers(device):
 
 
 def test_fits():
-    z = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    def z(dtype=torch.float32, requires_grad=False):
+        return SimpleNamespace(is_cuda=True, dtype=dtype, requires_grad=requires_grad)
+
     bank_p = torch.zeros(7, smooth.WIDEST)
-    assert smooth.fits(z, bank_p, smooth.COLDEST)
-    assert not smooth.fits(z, bank_p, 0.9 * smooth.COLDEST)
-    assert not smooth.fits(z, torch.zeros(7, smooth.WIDEST + 1), 0.2)
-    assert not smooth.fits(SimpleNamespace(is_cuda=True, dtype=torch.float64), bank_p, 0.2)
+    assert smooth.fits(z(), bank_p, smooth.COLDEST)
+    assert not smooth.fits(z(), bank_p, 0.9 * smooth.COLDEST)
+    assert not smooth.fits(z(), torch.zeros(7, smooth.WIDEST + 1), 0.2)
+    assert not smooth.fits(z(torch.float64), bank_p, 0.2)
     assert not smooth.fits(torch.zeros(3, 5), bank_p, 0.2)
+    assert not smooth.fits(z(requires_grad=True), bank_p, 0.2), "it has no backward"
+    with torch.no_grad():
+        assert smooth.fits(z(requires_grad=True), bank_p, 0.2)
 
 
 @pytest.mark.cuda

@@ -21,10 +21,10 @@ STAGGER = 1500  # ns
 
 
 @functools.cache
-def _kernel(name: str, shared: int, **defined: Any) -> Any:
+def _kernel(name: str, device: torch.device, shared: int, **defined: Any) -> Any:
     header = "".join(f"#define {key} {value}\n" for key, value in defined.items())
     source = header + SOURCE.read_text()
-    major, minor = torch.cuda.get_device_capability()
+    major, minor = torch.cuda.get_device_capability(device)
     key = f"{torch.version.cuda} sm_{major}{minor} {name}\n{source}"
     binary = cache.remembered(key, lambda: nvrtc._nvrtc_compile(source, name)[0])
     kernels: Any = nvrtc._cuda_load_module(binary, [name])
@@ -90,8 +90,8 @@ def _conv(
     )  # fmt: skip
     parts = torch.empty((blocks, 2, channels), dtype=torch.float32, device=x.device)
     kernel = _kernel(
-        "conv", shared, K_CH=into, N_CH=channels, SIZE=size, ROWS=ROWS, TEAMS=TEAMS, WARPS=WARPS,
-        STAGGER=STAGGER, BACKWARD=int(backward), SLOPE=f"{slope}f",
+        "conv", x.device, shared, K_CH=into, N_CH=channels, SIZE=size, ROWS=ROWS, TEAMS=TEAMS,
+        WARPS=WARPS, STAGGER=STAGGER, BACKWARD=int(backward), SLOPE=f"{slope}f",
     )  # fmt: skip
     beside = x.new_empty(0) if beside is None else beside  # of which the address is null
     kernel(
@@ -110,7 +110,7 @@ def backward_weight(dy: Tensor, x: Tensor, coef: Tensor, slope: float) -> Tensor
     shared = max(shared, 36 * into * out)
     parts = torch.empty((blocks, out, 3, 3, into), dtype=torch.float32, device=x.device)
     kernel = _kernel(
-        "weight_gradient", shared, K_CH=into, N_CH=out, SIZE=size, ROWS=ROWS, TEAMS=TEAMS,
+        "weight_gradient", x.device, shared, K_CH=into, N_CH=out, SIZE=size, ROWS=ROWS, TEAMS=TEAMS,
         WARPS=WARPS, STAGGER=STAGGER, BACKWARD=0, SLOPE=f"{slope}f",
     )  # fmt: skip
     kernel(

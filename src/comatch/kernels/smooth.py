@@ -55,8 +55,10 @@ def _sums(
 
 
 def fits(z: Tensor, bank_p: Tensor, t: float) -> bool:
-    """Wider tables than this are better multiplied the usual way."""
-    return z.is_cuda and z.dtype == torch.float32 and t >= COLDEST and bank_p.shape[1] <= WIDEST
+    """Without a gradient, in float32; wider tables are better multiplied the usual way."""
+    wanted = torch.is_grad_enabled() and z.requires_grad
+    full = z.dtype == bank_p.dtype == torch.float32
+    return z.is_cuda and full and not wanted and t >= COLDEST and bank_p.shape[1] <= WIDEST
 
 
 def neighbours(z: Tensor, bank_z: Tensor, bank_p: Tensor, t: float) -> Tensor:

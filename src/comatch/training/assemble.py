@@ -31,7 +31,7 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
         encoder.fused = recipe.fused
     method = methods.build(recipe.method, encoder, len(dataset.classes))
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    low = recipe.precision == "bf16" or (recipe.precision == "auto" and has_bf16(device))
+    low = choose_precision(recipe.precision, device) == "bf16"
     for net in (method.net, method.evaluated):
         net.compute_dtype = torch.bfloat16 if low else None
     unlabelled, mu = split.unlabelled, recipe.mu
@@ -43,6 +43,11 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
         dataset.train.subset(split.labelled), dataset.train.subset(unlabelled), recipe.batch, mu
     ).to(device)
     return Assembly(method, data, TrainStep(method, data, recipe, mean, std), mean, std)
+
+
+def choose_precision(precision: str, device: torch.device) -> str:
+    """What "auto" means here. A run writes it down: it goes on as it began, wherever that is."""
+    return precision if precision != "auto" else "bf16" if has_bf16(device) else "fp32"
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -53,7 +53,7 @@ class Meter:
         return {"names": self.names, "sums": self.sums}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        self.names, self.sums = state["names"], state["sums"].to(device)
+        self.names, self.sums = list(state["names"]), state["sums"].to(device, copy=True)
 
 
 class TrainStep:
