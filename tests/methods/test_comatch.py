@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from comatch.methods import CoMatch
+from comatch.nets import WideResNet
 from comatch.types import UNLABELLED, Batch
 
 CLASSES = 3
@@ -180,3 +181,20 @@ def test_compiled_agrees_with_eager_in_float64():
         compiled.after_step(b.remember)
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(value, compiled.state_dict()[name], rtol=1e-9, atol=1e-11)
+
+
+def test_the_weak_view_may_pass_on_no_gradient():
+    """The same loss; what changes is what the joint batch statistics send back to the weak view."""
+
+    def gradient(weak_gradient):
+        torch.manual_seed(0)
+        config = CoMatch.Config(bank_size=20, threshold=0.0, weak_gradient=weak_gradient)
+        method = CoMatch(WideResNet(10, 1), CLASSES, config).double()
+        (batch,) = batches(1)
+        step = method(batch)
+        step.loss.backward()
+        return step.loss.item(), method.net.encoder.stem.weight.grad
+
+    (exact, all_views), (loss, without) = gradient(True), gradient(False)
+    assert loss == pytest.approx(exact, rel=1e-12)
+    assert 1e-3 < ((without - all_views).norm() / all_views.norm()).item() < 1

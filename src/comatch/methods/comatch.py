@@ -40,6 +40,7 @@ class CoMatch(Method):
         lambda_ctr: float = setting(1.0, "weight of the contrastive loss")
         embedding_dim: int = setting(64, "width of an embedding")
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
+        weak_gradient: bool = setting(True, "batch norm's gradient flows through weak views too")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
 
         def __post_init__(self) -> None:
@@ -60,10 +61,12 @@ class CoMatch(Method):
         c = self.config
         weak, strong, contrast = batch.u
         # One forward over all views: batch norm must see them together, or accuracy suffers.
-        sizes = [len(batch.x), len(weak), len(strong), len(contrast)]
-        _, logits, z = self.net(torch.cat([batch.x, weak, strong, contrast]))
-        logits_x, logits_weak, logits_strong, _ = logits.split(sizes)
-        z_x, z_weak, z_strong, z_contrast = z.split(sizes)
+        # Its last view, from which the pseudo-labels come, need not pass on any gradient.
+        sizes = [len(batch.x), len(strong), len(contrast), len(weak)]
+        live = None if c.weak_gradient else sum(sizes[:3])
+        _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]), live)
+        logits_x, logits_strong, _, logits_weak = logits.split(sizes)
+        z_x, z_strong, z_contrast, z_weak = z.split(sizes)
 
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]
