@@ -56,6 +56,8 @@ def made_for(weight: Tensor) -> bool:
 
 @functools.cache
 def _able(device: torch.device) -> bool:
+    if not (hasattr(nvrtc, "_nvrtc_compile") and hasattr(nvrtc, "_cuda_load_module")):
+        return False  # a PyTorch that has moved them
     gpu = torch.cuda.get_device_properties(device)
     most = TEAMS * (_tile(32, ROWS + 2, 34) + _tile(32, ROWS, 32))
     return gpu.major >= 8 and gpu.shared_memory_per_block_optin >= most
