@@ -1,15 +1,19 @@
 """docs/paper.md names files and functions that exist, and values that the recipes have."""
 
 import ast
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import comatch
-from comatch import recipes
+from comatch import methods, recipes
 from comatch.config import settings_of
+from comatch.nets import WideResNet
+from comatch.types import Batch
 
 PACKAGE = Path(comatch.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs"
@@ -76,3 +80,24 @@ def test_figures_of_performance_are_those_that_were_measured():
         for words, name in names.items():
             ours, cudnn = row[f"fused: {name}"], row[f"cudnn: {name}"]
             assert f"| {words} | {ours} | {cudnn} |" in page
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_every_method_has_its_page(name):
+    """With its first line, its settings as they are, and every figure that it logs."""
+    page = (DOCS / "methods" / f"{name}.md").read_text()
+    method = methods.METHODS[name]
+    assert page.startswith(f"# {name}\n\n{method.__doc__.splitlines()[0]}\n")
+    for setting in dataclasses.fields(method.Config):
+        row = f"| `{setting.name}` | {setting.default} | {setting.metadata['says']} |"
+        assert row in page, row
+    torch.manual_seed(0)
+    batch = Batch(
+        torch.randn(4, 3, 8, 8),
+        torch.tensor([0, 1, 2, 0]),
+        tuple(torch.randn(6, 3, 8, 8) for _ in method.views),
+    )
+    step = methods.build(methods.config(name), WideResNet(10, 1), 3)(batch)
+    for metric in step.metrics:
+        assert f"| `{metric}` |" in page, metric
+    assert ("`pseudo_accuracy`" in page) == (step.pseudo_labels is not None)

@@ -90,3 +90,11 @@ def graph_cross_entropy(label_graph: Tensor, log_embedding_graph: Tensor) -> Ten
 def _diagonal(rows: Tensor) -> Tensor:  # [n, n] bool
     places = torch.arange(len(rows), device=rows.device)
     return places[:, None] == places[None, :]
+
+
+def ramp_up(share: Tensor) -> Tensor:
+    """exp(-5 (1 - share)^2), from almost nothing to 1 as `share` goes from 0 to 1 and beyond.
+
+    How consistency methods let their weight grow (Laine and Aila, 2017).
+    """
+    return torch.exp(-5 * (1 - share.clamp(0, 1)) ** 2)

@@ -4,10 +4,28 @@ from torch import nn
 
 from comatch.config import MethodConfig, check_name
 from comatch.methods.comatch import CoMatch
+from comatch.methods.fixmatch import FixMatch
+from comatch.methods.fixmatch_da import FixMatchDA
+from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
+from comatch.methods.pi_model import PiModel
+from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.supervised import Supervised
+from comatch.methods.uda import Uda
 
-METHODS: dict[str, type[Method]] = {m.Config.method: m for m in (CoMatch, Supervised)}
+METHODS: dict[str, type[Method]] = {
+    method.Config.method: method
+    for method in (
+        CoMatch,
+        FixMatchDA,
+        FixMatch,
+        Uda,
+        MeanTeacher,
+        PiModel,
+        PseudoLabel,
+        Supervised,
+    )
+}
 CONFIGS: dict[str, type[MethodConfig]] = {name: m.Config for name, m in METHODS.items()}
 
 

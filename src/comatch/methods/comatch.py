@@ -40,6 +40,7 @@ class CoMatch(Method):
         lambda_ctr: float = setting(1.0, "weight of the contrastive loss")
         embedding_dim: int = setting(64, "width of an embedding")
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
+        hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
         weak_gradient: bool = setting(True, "batch norm's gradient flows through weak views too")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
 
@@ -52,7 +53,6 @@ class CoMatch(Method):
 
     def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
         super().__init__(encoder, classes, config, config.embedding_dim)
-        self.config = config
         self.bank_p = RingBuffer(config.bank_size, classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = RingBuffer(config.alignment_window, classes)
@@ -78,9 +78,10 @@ class CoMatch(Method):
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
             confidence, label = q.max(1)
             confident = confidence >= c.threshold
+            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
-        loss_cls = losses.masked_cross_entropy(logits_strong, q, confident)
+        loss_cls = losses.masked_cross_entropy(logits_strong, target, confident)
         loss_ctr = losses.graph_cross_entropy(
             losses.label_graph(q, c.edge_threshold),
             losses.embedding_graph(z_strong, z_contrast, c.temperature, c.graph),

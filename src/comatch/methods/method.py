@@ -6,7 +6,7 @@ writes it. Nothing else changes state, so eager, compiled and captured steps agr
 `state_dict()` is the whole of a checkpoint.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ class Method(nn.Module):
     views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled picture, in order
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     step: Tensor  # [] optimiser steps taken
+    config: Any  # an instance of Config
 
     def __init__(
         self, encoder: nn.Module, classes: int, config: MethodConfig, embedding_dim: int = 0
@@ -40,7 +41,14 @@ class Method(nn.Module):
         self.classes = classes
         self.net = Network(encoder, classes, embedding_dim)
         self.ema = Ema(self.net, config.ema_decay)
+        self.config = config
+        self.horizon = 1  # steps of the whole run: the trainer says how many
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    @property
+    def progress(self) -> Tensor:  # []
+        """How much of the run is done, 0 to 1: what weights and thresholds may follow."""
+        return (self.step / self.horizon).clamp(max=1)
 
     @property
     def evaluated(self) -> Network:

@@ -30,6 +30,7 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
     if isinstance(encoder, WideResNet):
         encoder.fused = recipe.fused
     method = methods.build(recipe.method, encoder, len(dataset.classes))
+    method.horizon = recipe.steps
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     low = choose_precision(recipe.precision, device) == "bf16"
     for net in (method.net, method.evaluated):

@@ -1,0 +1,54 @@
+"""FixMatch: a confident guess on a weak view is the label of the strong one (Sohn et al., 2020).
+
+q_b = p(y | weak view of u_b)
+L   = L_x + lambda_u 1/muB sum_b 1(max q_b >= tau) H(argmax q_b, p(y | strong view of u_b))
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comatch import losses
+from comatch.config import MethodConfig, setting
+from comatch.methods.method import Method, Step
+from comatch.types import UNLABELLED, Batch
+
+
+class FixMatch(Method):
+    """Confident guesses on weak views, learned as labels of the strong ones."""
+
+    views = ("weak", "strong")
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "fixmatch"
+        threshold: float = setting(0.95, "tau: least confidence of a pseudo-label that is learned")
+        lambda_u: float = setting(1.0, "weight of the pseudo-label loss")
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        weak, strong = batch.u
+        sizes = [len(batch.x), len(strong), len(weak)]
+        logits = self.net(torch.cat([batch.x, strong, weak])).logits
+        logits_x, logits_strong, logits_weak = logits.split(sizes)
+
+        with torch.no_grad():
+            q, remember = self.guess(F.softmax(logits_weak, dim=1))  # [muB, C]
+            confidence, label = q.max(1)
+            confident = confidence >= c.threshold
+            target = F.one_hot(label, self.classes).to(q.dtype)
+
+        loss_x = F.cross_entropy(logits_x, batch.y)
+        loss_u = losses.masked_cross_entropy(logits_strong, target, confident)
+        return Step(
+            loss_x + c.lambda_u * loss_u,
+            {"loss_x": loss_x.detach(), "loss_u": loss_u.detach()},
+            remember,
+            label.masked_fill(~confident, UNLABELLED),
+        )
+
+    def guess(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Pseudo-labels from predictions on weak views, and what to remember of them."""
+        return p, {}

@@ -1,0 +1,35 @@
+"""FixMatch with distribution alignment (Berthelot et al., 2020): the paper's strongest rival.
+
+    q_b = Normalize(p_b / mean of the last batches' p),   then as FixMatch
+
+It is CoMatch without the memory bank, without the graph, and with hard labels.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from comatch import losses
+from comatch.config import demand, setting
+from comatch.memory import RingBuffer
+from comatch.methods.fixmatch import FixMatch
+
+
+class FixMatchDA(FixMatch):
+    """FixMatch whose guesses are kept from collapsing onto a few classes."""
+
+    @dataclass(frozen=True)
+    class Config(FixMatch.Config):
+        method = "fixmatch_da"
+        alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
+
+        def __post_init__(self) -> None:
+            demand(self.alignment_window >= 1, "alignment_window: must be at least 1")
+
+    def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
+        super().__init__(encoder, classes, config)
+        self.recent_p = RingBuffer(config.alignment_window, classes)
+
+    def guess(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        mean_p = p.mean(0)
+        return losses.align(p, self.recent_p.mean_with(mean_p)), {"recent_p": mean_p[None]}

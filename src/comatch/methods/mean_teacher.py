@@ -1,0 +1,46 @@
+"""Mean Teacher: predictions should agree with those of the averaged network (Tarvainen, 2017).
+
+    L = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - p_ema(y | another view of u_b) ||^2
+
+The averaged network, which every method here keeps for evaluation, is the teacher; no gradient
+flows to it. w(t) rises as in the Pi-model.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from comatch import losses
+from comatch.config import MethodConfig, demand, setting
+from comatch.methods.method import Method, Step
+from comatch.types import Batch
+
+
+class MeanTeacher(Method):
+    """The student agrees with an average of itself over time."""
+
+    views = ("weak", "weak")
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "mean_teacher"
+        lambda_u: float = setting(8.0, "largest weight of consistency: 100 M / N for 4,000 labels")
+        ramp: float = setting(0.27, "share of the run over which that weight is reached")
+
+        def __post_init__(self) -> None:
+            demand(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        student, teacher = batch.u
+        logits = self.net(torch.cat([batch.x, student])).logits
+        logits_x, logits_u = logits.split([len(batch.x), len(student)])
+        with torch.no_grad():
+            target = F.softmax(self.ema.net(teacher).logits, dim=1)
+        weight = c.lambda_u * losses.ramp_up(self.progress / c.ramp)
+
+        loss_x = F.cross_entropy(logits_x, batch.y)
+        loss_u = F.mse_loss(F.softmax(logits_u, dim=1), target)
+        metrics = {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "weight": weight}
+        return Step(loss_x + weight * loss_u, metrics, {})

@@ -1,0 +1,46 @@
+"""The Pi-model: two views of a picture should be predicted alike (Laine and Aila, 2017).
+
+    L = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - p(y | another view of u_b) ||^2
+
+w(t) = lambda_u exp(-5 (1 - t / ramp)^2) rises slowly from almost nothing over the first part of the
+run. This is the paper's equation 1, consistency regularisation in its simplest form.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from comatch import losses
+from comatch.config import MethodConfig, demand, setting
+from comatch.methods.method import Method, Step
+from comatch.types import Batch
+
+
+class PiModel(Method):
+    """Predictions that do not change from one weak view to another."""
+
+    views = ("weak", "weak")
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "pi_model"
+        lambda_u: float = setting(8.0, "largest weight of consistency: 100 M / N for 4,000 labels")
+        ramp: float = setting(0.27, "share of the run over which that weight is reached")
+
+        def __post_init__(self) -> None:
+            demand(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        one, other = batch.u
+        sizes = [len(batch.x), len(one), len(other)]
+        logits_x, logits_one, logits_other = self.net(
+            torch.cat([batch.x, one, other])
+        ).logits.split(sizes)
+        weight = c.lambda_u * losses.ramp_up(self.progress / c.ramp)
+
+        loss_x = F.cross_entropy(logits_x, batch.y)
+        loss_u = F.mse_loss(F.softmax(logits_one, dim=1), F.softmax(logits_other, dim=1))
+        metrics = {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "weight": weight}
+        return Step(loss_x + weight * loss_u, metrics, {})

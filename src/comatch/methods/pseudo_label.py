@@ -1,0 +1,55 @@
+"""Pseudo-Label: the network learns its own guesses, more and more of them (Lee, 2013).
+
+    L = L_x + w(t) 1/muB sum_b 1(max p_b >= tau) H(argmax p_b, p_b)
+
+The guess and what learns from it are the same weak view. w(t) is zero at first and rises linearly,
+because early guesses are worth little.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from comatch import losses
+from comatch.config import MethodConfig, demand, setting
+from comatch.methods.method import Method, Step
+from comatch.types import UNLABELLED, Batch
+
+
+class PseudoLabel(Method):
+    """The network's own best guess is taken for the truth."""
+
+    views = ("weak",)
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "pseudo_label"
+        threshold: float = setting(0.0, "least confidence of a guess that is learned; 0: all are")
+        lambda_u: float = setting(3.0, "largest weight of the guesses")
+        ramp_begin: float = setting(0.1, "share of the run after which guesses begin to count")
+        ramp_end: float = setting(0.6, "share of the run after which they count in full")
+
+        def __post_init__(self) -> None:
+            demand(0 <= self.ramp_begin < self.ramp_end, "ramp_end must come after ramp_begin")
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        (weak,) = batch.u
+        logits = self.net(torch.cat([batch.x, weak])).logits
+        logits_x, logits_u = logits.split([len(batch.x), len(weak)])
+        with torch.no_grad():
+            confidence, label = F.softmax(logits_u, dim=1).max(1)
+            confident = confidence >= c.threshold
+            target = F.one_hot(label, self.classes).to(logits_u.dtype)
+            begun = (self.progress - c.ramp_begin) / (c.ramp_end - c.ramp_begin)
+            weight = c.lambda_u * begun.clamp(0, 1)
+
+        loss_x = F.cross_entropy(logits_x, batch.y)
+        loss_u = losses.masked_cross_entropy(logits_u, target, confident)
+        return Step(
+            loss_x + weight * loss_u,
+            {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "weight": weight},
+            {},
+            label.masked_fill(~confident, UNLABELLED),
+        )

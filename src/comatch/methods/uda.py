@@ -1,0 +1,75 @@
+"""UDA: a sharpened prediction on a weak view teaches the strong one (Xie et al., 2020).
+
+    q_b = p(y | weak view of u_b)^(1 / T), normalised
+    L   = TSA(L_x) + lambda_u 1/muB sum_b 1(max p_b >= tau) H(q_b, p(y | strong view of u_b))
+
+Training signal annealing (TSA) releases the labels slowly, so that a few of them are not learned by
+heart: a labelled picture counts only while p(its class) is below a threshold that rises from 1 / C
+to 1 over the run.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comatch import losses
+from comatch.config import MethodConfig, check_name, demand, setting
+from comatch.methods.method import Method, Step
+from comatch.types import UNLABELLED, Batch
+
+
+class Uda(Method):
+    """Sharpened soft guesses on weak views, and labels that are released slowly."""
+
+    views = ("weak", "strong")
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "uda"
+        threshold: float = setting(0.8, "tau: least confidence of a guess that is learned")
+        temperature: float = setting(0.4, "T: below 1 makes guesses more decided")
+        lambda_u: float = setting(1.0, "weight of the unlabelled pictures")
+        tsa: str = setting("linear", "how labels are released: none, linear, log or exp")
+
+        def __post_init__(self) -> None:
+            check_name(self.tsa, ("none", *RELEASED), "tsa")
+            demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        weak, strong = batch.u
+        sizes = [len(batch.x), len(strong), len(weak)]
+        logits = self.net(torch.cat([batch.x, strong, weak])).logits
+        logits_x, logits_strong, logits_weak = logits.split(sizes)
+        with torch.no_grad():
+            confidence, label = F.softmax(logits_weak, dim=1).max(1)
+            confident = confidence >= c.threshold
+            q = F.softmax(logits_weak / c.temperature, dim=1)  # sharpened
+
+        loss_x, released = self.labelled(logits_x, batch.y)
+        loss_u = losses.masked_cross_entropy(logits_strong, q, confident)
+        return Step(
+            loss_x + c.lambda_u * loss_u,
+            {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "released": released},
+            {},
+            label.masked_fill(~confident, UNLABELLED),
+        )
+
+    def labelled(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy over the labels that are released, and the share of those."""
+        each = F.cross_entropy(logits, y, reduction="none")  # [B]
+        if self.config.tsa == "none":
+            return each.mean(), torch.ones_like(each[0])
+        release = RELEASED[self.config.tsa](self.progress)
+        below = release * (1 - 1 / self.classes) + 1 / self.classes
+        counts = (torch.exp(-each.detach()) <= below).to(each.dtype)
+        return (each * counts).sum() / counts.sum().clamp(min=1), counts.mean()
+
+
+RELEASED = {
+    "linear": lambda progress: progress,
+    "log": lambda progress: 1 - torch.exp(-5 * progress),
+    "exp": lambda progress: torch.exp(5 * (progress - 1)),
+}

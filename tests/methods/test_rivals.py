@@ -1,0 +1,190 @@
+"""Each rival's loss against a slow twin that goes picture by picture, and how they are related."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from comatch import methods
+from comatch.errors import UserError
+from comatch.methods import CoMatch
+from comatch.nets import WideResNet
+from comatch.types import UNLABELLED, Batch
+
+CLASSES, B, MUB = 3, 4, 7
+
+
+def make(name, **settings):
+    torch.manual_seed(0)
+    config = methods.CONFIGS[name](**settings)
+    method = methods.build(config, WideResNet(10, 1), CLASSES).double()
+    with torch.no_grad():
+        method.net.classifier.weight.mul_(10)  # predictions that differ from each other
+    return method
+
+
+def batch(method, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    x, *u = (
+        torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
+        for n in (B, *[MUB] * len(method.views))
+    )
+    return Batch(x, torch.randint(CLASSES, (B,), generator=generator), tuple(u))
+
+
+def predictions(method, *views):
+    """Probabilities of each picture of each view, as lists, from one forward over all of them."""
+    net = copy.deepcopy(method.net)
+    logits = net(torch.cat(views)).logits
+    split = logits.split([len(view) for view in views])
+    return [F.softmax(part, dim=1).tolist() for part in split]
+
+
+def cross_entropy(target, p):
+    return -sum(t * math.log(q) for t, q in zip(target, p, strict=True))
+
+
+def one_hot(index):
+    return [float(index == i) for i in range(CLASSES)]
+
+
+def labelled(p, y):
+    return sum(cross_entropy(one_hot(c), q) for c, q in zip(y.tolist(), p, strict=True)) / len(p)
+
+
+def confident_loss(guesses, targets, learned, threshold):
+    total = 0.0
+    for guess, target, p in zip(guesses, targets, learned, strict=True):
+        if max(guess) >= threshold:
+            total += cross_entropy(target, p)
+    return total / len(guesses)
+
+
+def test_fixmatch():
+    method = make("fixmatch", threshold=0.9, lambda_u=2.0)
+    b = batch(method)
+    x, strong, weak = predictions(method, b.x, b.u[1], b.u[0])
+    targets = [one_hot(p.index(max(p))) for p in weak]
+    step = method(b)
+    expected = labelled(x, b.y) + 2 * confident_loss(weak, targets, strong, 0.9)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-9)
+    guesses = [p.index(max(p)) if max(p) >= 0.9 else UNLABELLED for p in weak]
+    assert step.pseudo_labels.tolist() == guesses
+    assert UNLABELLED in guesses, "some are not confident"
+    assert max(guesses) > UNLABELLED, "and some are"
+
+
+def test_fixmatch_da():
+    method = make("fixmatch_da", threshold=0.6, alignment_window=2)
+    means = []
+    for seed in range(4):
+        b = batch(method, seed)
+        x, strong, weak = predictions(method, b.x, b.u[1], b.u[0])
+        means = [*means, [sum(column) / MUB for column in zip(*weak, strict=True)]][-2:]
+        average = [sum(column) / len(means) for column in zip(*means, strict=True)]
+        aligned = []
+        for p in weak:
+            scaled = [q / a for q, a in zip(p, average, strict=True)]
+            aligned.append([s / sum(scaled) for s in scaled])
+        targets = [one_hot(q.index(max(q))) for q in aligned]
+        step = method(b)
+        expected = labelled(x, b.y) + confident_loss(aligned, targets, strong, 0.6)
+        assert step.loss.item() == pytest.approx(expected, rel=1e-9)
+        method.after_step(step.remember)
+
+
+def test_comatch_without_bank_graph_and_soft_labels_is_fixmatch_da():
+    """alpha = 1, lambda_ctr = 0, hard labels; in eval mode, where views do not see each other."""
+    rival = make("fixmatch_da").eval()
+    mine = make("comatch", alpha=1.0, lambda_ctr=0.0, hard_labels=True, bank_size=8).eval()
+    mine.net.load_state_dict(rival.net.state_dict(), strict=False)
+    for seed in range(4):
+        b = batch(mine, seed)
+        steps = mine(b), rival(Batch(b.x, b.y, b.u[:2]))
+        assert steps[0].loss.item() == pytest.approx(steps[1].loss.item(), rel=1e-12)
+        assert torch.equal(steps[0].pseudo_labels, steps[1].pseudo_labels)
+        for method, step in zip((mine, rival), steps, strict=True):
+            for name, rows in step.remember.items():
+                getattr(method, name).push(rows)
+    assert isinstance(mine, CoMatch)
+
+
+@pytest.mark.parametrize(("done", "weight"), [(0, 0.0), (10, 0.0), (35, 1.5), (60, 3.0), (99, 3.0)])
+def test_pseudo_label(done, weight):
+    method = make("pseudo_label")
+    method.horizon = 100
+    method.step.fill_(done)
+    b = batch(method)
+    x, u = predictions(method, b.x, b.u[0])
+    targets = [one_hot(p.index(max(p))) for p in u]
+    expected = labelled(x, b.y) + weight * confident_loss(u, targets, u, 0.0)
+    assert method(b).loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def squared(one, other):
+    total = sum(
+        (a - b) ** 2 for p, q in zip(one, other, strict=True) for a, b in zip(p, q, strict=True)
+    )
+    return total / (len(one) * CLASSES)
+
+
+@pytest.mark.parametrize(("done", "share"), [(0, 0.0), (25, 0.5), (50, 1.0), (80, 1.0)])
+def test_pi_model(done, share):
+    method = make("pi_model", lambda_u=8.0, ramp=0.5)
+    method.horizon = 100
+    method.step.fill_(done)
+    b = batch(method)
+    x, one, other = predictions(method, b.x, *b.u)
+    weight = 8 * math.exp(-5 * (1 - share) ** 2)
+    expected = labelled(x, b.y) + weight * squared(one, other)
+    assert method(b).loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_mean_teacher():
+    method = make("mean_teacher", lambda_u=8.0, ramp=0.5)
+    with torch.no_grad():
+        for p in method.ema.net.parameters():
+            p.add_(0.1 * torch.randn_like(p))  # a teacher that differs
+    method.horizon, b = 1, batch(method)
+    method.step.fill_(1)
+    x, student = predictions(method, b.x, b.u[0])
+    teacher = F.softmax(copy.deepcopy(method.ema.net)(b.u[1]).logits, dim=1).tolist()
+    step = method(b)
+    expected = labelled(x, b.y) + 8 * squared(student, teacher)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-9)
+    step.loss.backward()
+    assert all(p.grad is None for p in method.ema.net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("tsa", "release"),
+    [("linear", 0.3), ("log", 1 - math.exp(-1.5)), ("exp", math.exp(5 * -0.7)), ("none", None)],
+)
+def test_uda(tsa, release):
+    method = make("uda", threshold=0.6, temperature=0.4, tsa=tsa)
+    method.horizon = 10
+    method.step.fill_(3)
+    b = batch(method)
+    x, strong, weak = predictions(method, b.x, b.u[1], b.u[0])
+    most = 2.0 if release is None else release * (1 - 1 / CLASSES) + 1 / CLASSES
+    counted = [-math.log(p[c]) for p, c in zip(x, b.y.tolist(), strict=True) if p[c] <= most]
+    sharp = []
+    for p in weak:
+        powers = [q ** (1 / 0.4) for q in p]
+        sharp.append([power / sum(powers) for power in powers])
+    expected = sum(counted) / max(1, len(counted)) + confident_loss(weak, sharp, strong, 0.6)
+    step = method(b)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-6)
+    assert step.metrics["released"].item() == pytest.approx(len(counted) / B)
+
+
+def test_bad_settings():
+    with pytest.raises(UserError, match="ramp_end must come after"):
+        make("pseudo_label", ramp_begin=0.5, ramp_end=0.5)
+    with pytest.raises(UserError, match="linear"):
+        make("uda", tsa="linar")
+    for name in ("pi_model", "mean_teacher"):
+        with pytest.raises(UserError, match="ramp"):
+            make(name, ramp=0.0)
