@@ -180,6 +180,99 @@ def test_uda(tsa, release):
     assert step.metrics["released"].item() == pytest.approx(len(counted) / B)
 
 
+def test_mixmatch():
+    method = make("mixmatch", lambda_u=75.0, alpha=0.75, temperature=0.5)
+    method.horizon = 4
+    method.step.fill_(1)
+    b = batch(method)
+    one, other = predictions(method, *b.u)
+    guesses = []
+    for p, q in zip(one, other, strict=True):
+        powers = [((s + t) / 2) ** 2 for s, t in zip(p, q, strict=True)]
+        guesses.append([power / sum(powers) for power in powers])
+    pictures = list(torch.cat([b.x, *b.u]))
+    labels = [one_hot(c) for c in b.y.tolist()] + guesses + guesses
+
+    torch.manual_seed(5)
+    order = torch.rand(len(labels)).argsort().tolist()
+    gamma = torch._standard_gamma(torch.full((2, len(labels)), 0.75)).tolist()
+    mixed, targets = [], []
+    for i, j in enumerate(order):
+        share = gamma[0][i] / (gamma[0][i] + gamma[1][i])
+        share = max(share, 1 - share)
+        mixed.append(share * pictures[i] + (1 - share) * pictures[j])
+        pairs = zip(labels[i], labels[j], strict=True)
+        targets.append([share * mine + (1 - share) * its for mine, its in pairs])
+    (p,) = predictions(method, torch.stack(mixed))
+    loss_x = sum(cross_entropy(t, q) for t, q in zip(targets[:B], p[:B], strict=True)) / B
+    expected = loss_x + 75 / 4 * squared(targets[B:], p[B:])
+
+    torch.manual_seed(5)
+    step = method(b)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-5)  # shares are float32
+    assert step.pseudo_labels.tolist() == [q.index(max(q)) for q in guesses]
+
+
+def test_mixed_pictures_keep_most_of_themselves():
+    shares = make("mixmatch").shares(2000, torch.zeros(()))
+    assert shares.min() >= 0.5
+    assert shares.max() <= 1.0
+    assert 0.75 < shares.mean() < 0.9  # E max(l, 1 - l) for Beta(0.75, 0.75) is 0.79
+
+
+def test_s4l_rotation():
+    method = make("s4l_rotation", lambda_u=0.5)
+    b = batch(method)
+    turned, which = [], []
+    for quarters in range(4):
+        for picture in b.u[0]:
+            for _ in range(quarters):
+                picture = picture.transpose(1, 2).flip(1)  # a quarter against the clock
+            turned.append(picture)
+            which.append(quarters)
+    net = copy.deepcopy(method.net)
+    out = net(torch.cat([b.x, torch.stack(turned)]))
+    rotations = F.softmax(method.rotation(out.features[B:]), dim=1).tolist()
+    x = F.softmax(out.logits[:B], dim=1).tolist()
+    loss_u = -sum(math.log(p[r]) for p, r in zip(rotations, which, strict=True)) / len(which)
+    step = method(b)
+    assert step.loss.item() == pytest.approx(labelled(x, b.y) + 0.5 * loss_u, rel=1e-9)
+    right = sum(p.index(max(p)) == r for p, r in zip(rotations, which, strict=True)) / len(which)
+    assert step.metrics["rotation_accuracy"].item() == pytest.approx(right)
+
+
+def test_vat():
+    """The direction by autograd's own gradient, everything else picture by picture."""
+    method = make("vat", epsilon=2.0, lambda_u=0.3, lambda_entropy=0.06)
+    b = batch(method)
+    x, u = predictions(method, b.x, b.u[0])
+    torch.manual_seed(3)
+    start = torch.randn_like(b.u[0])
+    start = torch.stack([0.01 * r / r.norm() for r in start]).requires_grad_()
+
+    def divergences(pictures):
+        p = F.softmax(copy.deepcopy(method.net)(pictures).logits, dim=1)
+        return sum(
+            t * (math.log(t) - torch.log(q))
+            for target, row in zip(u, p, strict=True)
+            for t, q in zip(target, row, strict=True)
+        ) / len(u)
+
+    (slope,) = torch.autograd.grad(divergences(b.u[0] + start), start)
+    worst = b.u[0] + torch.stack([2 * d / d.norm() for d in slope])
+    entropy = sum(cross_entropy(p, p) for p in u) / len(u)
+    expected = labelled(x, b.y) + 0.3 * divergences(worst).item() + 0.06 * entropy
+
+    before = {name: value.clone() for name, value in method.net.named_buffers()}
+    torch.manual_seed(3)
+    step = method(b)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-7)
+    counted = (
+        method.net.encoder.norm.num_batches_tracked - before["encoder.norm.num_batches_tracked"]
+    )
+    assert counted == 2, "the search for the direction leaves no trace"
+
+
 def test_bad_settings():
     with pytest.raises(UserError, match="ramp_end must come after"):
         make("pseudo_label", ramp_begin=0.5, ramp_end=0.5)

@@ -8,10 +8,13 @@ from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
 from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
+from comatch.methods.mixmatch import MixMatch
 from comatch.methods.pi_model import PiModel
 from comatch.methods.pseudo_label import PseudoLabel
+from comatch.methods.s4l_rotation import S4LRotation
 from comatch.methods.supervised import Supervised
 from comatch.methods.uda import Uda
+from comatch.methods.vat import Vat
 
 METHODS: dict[str, type[Method]] = {
     method.Config.method: method
@@ -20,6 +23,9 @@ METHODS: dict[str, type[Method]] = {
         FixMatchDA,
         FixMatch,
         Uda,
+        MixMatch,
+        Vat,
+        S4LRotation,
         MeanTeacher,
         PiModel,
         PseudoLabel,

@@ -1,0 +1,70 @@
+"""MixMatch: guess labels, sharpen them, and mix everything with everything (Berthelot, 2019).
+
+    q_b = sharpen(mean of p over two weak views of u_b, T)
+    mixed = l a + (1 - l) b,   l = max(l', 1 - l'),   l' ~ Beta(alpha, alpha)
+
+Labelled and unlabelled pictures are shuffled together and each is mixed with another, pictures and
+labels alike. The loss is cross-entropy on what was labelled and squared error on what was guessed:
+
+    L = H(mixed labels, p) + w(t) 1/C || mixed guesses - p ||^2
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comatch.config import MethodConfig, demand, setting
+from comatch.methods.method import Method, Step
+from comatch.types import Batch
+
+
+class MixMatch(Method):
+    """Sharpened mean guesses, mixed with labelled pictures into new ones."""
+
+    views = ("weak", "weak")
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "mixmatch"
+        temperature: float = setting(0.5, "T: below 1 makes guesses more decided")
+        alpha: float = setting(0.75, "of the Beta distribution: small values mix little")
+        lambda_u: float = setting(75.0, "largest weight of the guesses")
+        ramp: float = setting(1.0, "share of the run over which that weight is reached, linearly")
+
+        def __post_init__(self) -> None:
+            for name in ("temperature", "alpha", "ramp"):
+                demand(getattr(self, name) > 0, f"{name}: must be above 0")
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        with torch.no_grad():
+            q = self.guess(*batch.u)  # [muB, C]
+            y = F.one_hot(batch.y, self.classes).to(q.dtype)
+            pictures = torch.cat([batch.x, *batch.u])
+            labels = torch.cat([y, q, q])
+            order = torch.rand(len(labels), device=q.device).argsort()
+            share = self.shares(len(labels), q).to(pictures.dtype)
+            mixed = torch.lerp(pictures[order], pictures, share[:, None, None, None])
+            targets = torch.lerp(labels[order], labels, share[:, None].to(labels.dtype))
+        logits_x, logits_u = self.net(mixed).logits.split([len(y), 2 * len(q)])
+        targets_x, targets_u = targets.split([len(y), 2 * len(q)])
+        weight = c.lambda_u * (self.progress / c.ramp).clamp(max=1)
+
+        loss_x = F.cross_entropy(logits_x, targets_x)
+        loss_u = F.mse_loss(F.softmax(logits_u, dim=1), targets_u)
+        metrics = {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "weight": weight}
+        return Step(loss_x + weight * loss_u, metrics, {}, q.argmax(1))
+
+    def guess(self, one: Tensor, other: Tensor) -> Tensor:
+        """The mean prediction over both views, sharpened."""
+        p = F.softmax(self.net(torch.cat([one, other])).logits, dim=1)
+        powers = p.view(2, len(one), -1).mean(0) ** (1 / self.config.temperature)
+        return powers / powers.sum(1, keepdim=True)
+
+    def shares(self, n: int, like: Tensor) -> Tensor:
+        """How much of each picture is left: a half at least, so that it keeps its own label."""
+        gamma = torch._standard_gamma(torch.full((2, n), self.config.alpha, device=like.device))
+        share = gamma[0] / (gamma[0] + gamma[1]).clamp(min=1e-20)
+        return share.maximum(1 - share)  # [n]
