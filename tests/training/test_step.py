@@ -278,7 +278,7 @@ def test_a_step_that_cannot_be_captured_is_still_taken(monkeypatch):
 
 
 def test_a_step_that_waits_is_never_captured(monkeypatch):
-    """A capture that fails leaves the generator in disorder: it is not even tried."""
+    """A capture that is known to fail is not even tried."""
     engine = Engine(monkeypatch, waits=True)
     with pytest.warns(UserWarning, match="cannot be captured.*waits for the GPU") as said:
         engine.calls(10)

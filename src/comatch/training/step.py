@@ -136,7 +136,7 @@ class Captured:
     """Takes a few steps as they are, records the next as a CUDA graph, and replays that.
 
     The last of the few is watched: a step that waits for the device cannot be recorded, and it is
-    better not to try, because a recording that fails leaves the random numbers behind in disorder.
+    better not to try, because the device may not be left as it was by a recording that fails.
     """
 
     def __init__(self, take: Callable[[], None]) -> None:
