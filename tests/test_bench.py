@@ -3,6 +3,7 @@
 import itertools
 import json
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_the_twin_is_plain():
     data = bench.made_up(recipe, 10)
     twin = limits.assemble_twin(recipe, *data, CPU)
     assert (twin.step.recipe.engine, twin.step.recipe.precision) == ("eager", "fp32")
-    assert stages.engine_of(twin, CPU) == "eager"
+    assert stages.engine_of(twin) == "eager"
     assert twin.method.net.compute_dtype is None
     for parameter in twin.method.parameters():
         assert parameter.dtype == torch.float32
@@ -328,3 +329,17 @@ def test_the_captured_step_and_its_captured_cuts(method):
     assert result["twin"]["fp32_convolutions"] == torch.backends.cudnn.conv.fp32_precision
     assert "bf16" in result["ceilings"]["product"]
     assert result["ceilings"]["tflop_per_s"] > result["tflop_per_s"]
+
+
+def test_a_record_without_counts_or_memory_is_still_a_table(cli, tmp_path):
+    """As where the twin does not fit, or the system does not say how much memory there was."""
+    record = json.loads((Path(__file__).parents[1] / "benchmarks/digits-cpu.json").read_text())
+    for key in ("gflop", "tflop_per_s", "least_traffic_gb", "tb_per_s"):
+        del record["results"][key]
+    record["results"] |= {"twin": {"error": "out of memory"}, "peak_memory_mb": None}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    code, table, _ = cli("report", "--markdown", str(path))
+    assert code == 0
+    assert "TFLOP/s" not in table
+    assert "| peak memory | unknown |" in table

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from comatch.augment import policies
 from comatch.bench.stages import Work, calls_to_fill, time_parts
 from comatch.config import Recipe, replace
 from comatch.data.splits import Split
 from comatch.training.assemble import Assembly, assemble
-from comatch.types import Batch, Dataset
+from comatch.types import Dataset
 
 
 def assemble_twin(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Assembly:
@@ -31,15 +30,7 @@ def assemble_twin(recipe: Recipe, dataset: Dataset, split: Split, device: torch.
     plain = replace(recipe, engine="eager", precision="fp32")
     run = assemble(plain, dataset, split, device)
     run.method.to(memory_format=torch.contiguous_format)
-    step = run.step
-
-    def ready(images: Tensor) -> Tensor:
-        return policies.normalise(images, step.mean, step.std).contiguous()
-
-    def augment(x: Tensor, y: Tensor, u: Tensor) -> Batch:
-        return Batch(ready(step.weak(x)), y, tuple(ready(policy(u)) for policy in step.policies))
-
-    step.augment = augment
+    run.step.memory_format = torch.contiguous_format
     return run
 
 

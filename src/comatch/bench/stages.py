@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from comatch.training.assemble import Assembly
-from comatch.training.loop import peak_memory_mb
-from comatch.training.step import EAGER_STEPS, choose_engine
+from comatch.training.loop import peak_memory_mb, wait_for
+from comatch.training.step import EAGER_STEPS
 from comatch.types import Batch
 
 CUTS = ("augment", "forward", "loss", "backward")  # then the whole step, whose last stage is:
@@ -56,13 +56,12 @@ def time_step(
         run.step(next(calls))
 
     whole()
-    synchronise(device)
-    startup = time.perf_counter() - began
+    startup = wait_for(device) - began
     say("warming up")
     for _ in range(EAGER_STEPS + 3 if device.type == "cuda" else 1):  # until it is captured
         whole()
     steps = steps or calls_to_fill(whole, device)
-    engine = engine_of(run, device)
+    engine = engine_of(run)
     peak = peak_memory_mb(device)  # before the cuts, which take memory of their own
     names = (*cuts, NETWORK) if "backward" in cuts else cuts
     parts = dict(cut(run, engine, names, calls, say))
@@ -99,14 +98,11 @@ def views_of(run: Assembly) -> int:
     return recipe.batch * (1 + recipe.mu * len(run.method.views))
 
 
-def engine_of(run: Assembly, device: torch.device) -> str:
+def engine_of(run: Assembly) -> str:
     """The engine that is really at work: capturing may have been given up."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what there is to say was said when it was assembled
-        engine = choose_engine(run.step.recipe.engine, device)
-    if engine == "captured" and getattr(run.step._go, "graph", None) is None:
-        return "compiled"
-    return engine
+    captured = run.step.engine == "captured"
+    given_up = captured and getattr(run.step._go, "graph", None) is None
+    return "compiled" if given_up else run.step.engine
 
 
 # ---------------------------------------------------------------------------------- the cuts
@@ -234,13 +230,8 @@ def time_parts(parts: dict[str, Work], calls: int, device: torch.device) -> dict
 
 def calls_to_fill(work: Work, device: torch.device) -> int:
     """As many calls as take about `FILLED` seconds."""
-    synchronise(device)
+    wait_for(device)
     return max(1, min(MOST_STEPS, round(1000 * FILLED / stopwatch(work, 1, device))))
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def free(device: torch.device) -> None:

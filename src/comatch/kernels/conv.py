@@ -13,7 +13,7 @@ import torch.cuda._utils as nvrtc
 from torch import Tensor
 
 from comatch import cache
-from comatch.kernels.norm import add_parts
+from comatch.kernels.norm import add_parts, table
 
 SOURCE = Path(__file__).with_name("conv3x3.cu")
 TEAMS, WARPS, ROWS = 4, 4, 8  # teams of a block, warps of a team, rows of a tile
@@ -90,7 +90,7 @@ def _conv(
         (n, channels, size, size), dtype=x.dtype, device=x.device,
         memory_format=torch.channels_last,
     )  # fmt: skip
-    parts = torch.empty((blocks, 2, channels), dtype=torch.float32, device=x.device)
+    parts = table(x, blocks, 2, channels)
     kernel = _kernel(
         "conv", x.device, shared, K_CH=into, N_CH=channels, SIZE=size, ROWS=ROWS, TEAMS=TEAMS,
         WARPS=WARPS, STAGGER=STAGGER, BACKWARD=int(backward), SLOPE=f"{slope}f",
@@ -110,7 +110,7 @@ def backward_weight(dy: Tensor, x: Tensor, coef: Tensor, slope: float) -> Tensor
     blocks = _processors(x.device)
     shared = TEAMS * (_tile(into, ROWS + 2, size + 2) + _tile(out, ROWS, size))
     shared = max(shared, 36 * into * out)
-    parts = torch.empty((blocks, out, 3, 3, into), dtype=torch.float32, device=x.device)
+    parts = table(x, blocks, out, 3, 3, into)
     kernel = _kernel(
         "weight_gradient", x.device, shared, K_CH=into, N_CH=out, SIZE=size, ROWS=ROWS, TEAMS=TEAMS,
         WARPS=WARPS, STAGGER=STAGGER, BACKWARD=0, SLOPE=f"{slope}f",

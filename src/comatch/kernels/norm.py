@@ -36,7 +36,7 @@ def _per_channel(table, line, C: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _store_parts(parts, one, two, C: tl.constexpr, WIDTH: tl.constexpr):
+def store_parts(parts, one, two, C: tl.constexpr, WIDTH: tl.constexpr):
     channel = tl.arange(0, WIDTH)
     at = parts + tl.program_id(0) * 2 * C + channel
     tl.store(at, tl.sum(one, 0), channel < C)
@@ -58,7 +58,7 @@ def _moments(
             tl.store(total + at, value.to(total.dtype.element_ty), there)
         one += value
         two += value * value
-    _store_parts(parts, one, two, C, WIDTH)
+    store_parts(parts, one, two, C, WIDTH)
 
 
 @triton.jit
@@ -87,7 +87,7 @@ def _backward_sums(
         dn = tl.where(value * scale + shift > 0, dn, SLOPE * dn)
         one += dn
         two += dn * value
-    _store_parts(parts, one, two, C, WIDTH)
+    store_parts(parts, one, two, C, WIDTH)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comatch.kernels.norm import PROGRAMS, add_parts, table
+from comatch.kernels.norm import PROGRAMS, add_parts, store_parts, table
 
 PIXELS = 128
 
@@ -91,9 +91,7 @@ def _merge(
         tl.store(out + at, dn.to(out.dtype.element_ty), there)
         one += dn
         two += dn * value
-    at = parts + tl.program_id(0) * 2 * IN + tl.arange(0, IN)
-    tl.store(at, tl.sum(one, 0))
-    tl.store(at + IN, tl.sum(two, 0))
+    store_parts(parts, one, two, IN, IN)
 
 
 def _sizes(y: Tensor) -> tuple[int, int, int]:

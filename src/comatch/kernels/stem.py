@@ -8,10 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comatch.kernels.norm import add_parts
+from comatch.kernels.norm import PROGRAMS, add_parts, store_parts, table
 
 PIXELS = 128
-PROGRAMS = 528
 
 
 @triton.jit
@@ -49,9 +48,7 @@ def _forward(
         tl.store(y + pixel * C + channel, value.to(tl.bfloat16), pixel < pixels)
         one += value
         two += value * value
-    at = parts + tl.program_id(0) * 2 * C + tl.arange(0, C)
-    tl.store(at, tl.sum(one, 0))
-    tl.store(at + C, tl.sum(two, 0))
+    store_parts(parts, one, two, C, C)
 
 
 @triton.jit
@@ -78,7 +75,7 @@ def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         (n, channels, size, size), dtype=torch.bfloat16, device=x.device,
         memory_format=torch.channels_last,
     )  # fmt: skip
-    parts = torch.empty((programs, 2, channels), dtype=torch.float32, device=x.device)
+    parts = table(x, programs, 2, channels)
     _forward[(programs,)](x, weight, y, parts, pixels, blocks, size, channels, PIXELS)
     return y, parts
 
@@ -89,6 +86,6 @@ def backward_weight(dy: Tensor, x: Tensor) -> Tensor:
     channels, pixels = dy.shape[1], n * size * size
     blocks = triton.cdiv(pixels, PIXELS)
     programs = min(PROGRAMS, blocks)
-    parts = torch.empty((programs, channels, 3, 3, 3), dtype=torch.float32, device=x.device)
+    parts = table(x, programs, channels, 3, 3, 3)
     _backward[(programs,)](x, dy, parts, pixels, blocks, size, channels, PIXELS)
     return add_parts(parts).permute(0, 3, 1, 2)

@@ -1,7 +1,9 @@
 """FixMatch: a confident guess on a weak view is the label of the strong one (Sohn et al., 2020).
 
-q_b = p(y | weak view of u_b)
-L   = L_x + lambda_u 1/muB sum_b 1(max q_b >= tau) H(argmax q_b, p(y | strong view of u_b))
+    q_b = p(y | weak view of u_b)
+    L   = L_x + lambda_u 1/muB sum_b 1(max q_b >= tau) H(argmax q_b, p(y | strong view of u_b))
+
+The mean is over all muB pictures, confident or not.
 """
 
 from dataclasses import dataclass
@@ -30,9 +32,7 @@ class FixMatch(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         weak, strong = batch.u
-        sizes = [len(batch.x), len(strong), len(weak)]
-        logits = self.net(torch.cat([batch.x, strong, weak])).logits
-        logits_x, logits_strong, logits_weak = logits.split(sizes)
+        logits_x, logits_strong, logits_weak = self.logits(batch.x, strong, weak)
 
         with torch.no_grad():
             q, remember = self.guess(F.softmax(logits_weak, dim=1))  # [muB, C]

@@ -34,8 +34,7 @@ class MeanTeacher(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         student, teacher = batch.u
-        logits = self.net(torch.cat([batch.x, student])).logits
-        logits_x, logits_u = logits.split([len(batch.x), len(student)])
+        logits_x, logits_u = self.logits(batch.x, student)
         with torch.no_grad():
             target = F.softmax(self.ema.net(teacher).logits, dim=1)
         weight = c.lambda_u * losses.ramp_up(self.progress / c.ramp)

@@ -55,6 +55,10 @@ class Method(nn.Module):
         """The network that is tested and shipped: the averaged one."""
         return self.ema.net  # type: ignore[return-value]
 
+    def logits(self, *views: Tensor) -> tuple[Tensor, ...]:
+        """Of each view, from one forward over all: batch norm must see them together."""
+        return self.net(torch.cat(views)).logits.split([len(view) for view in views])
+
     def forward(self, batch: Batch) -> Step:
         raise NotImplementedError
 

@@ -8,7 +8,6 @@ run. This is the paper's equation 1, consistency regularisation in its simplest 
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 
 from comatch import losses
@@ -34,10 +33,7 @@ class PiModel(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         one, other = batch.u
-        sizes = [len(batch.x), len(one), len(other)]
-        logits_x, logits_one, logits_other = self.net(
-            torch.cat([batch.x, one, other])
-        ).logits.split(sizes)
+        logits_x, logits_one, logits_other = self.logits(batch.x, one, other)
         weight = c.lambda_u * losses.ramp_up(self.progress / c.ramp)
 
         loss_x = F.cross_entropy(logits_x, batch.y)

@@ -36,8 +36,7 @@ class PseudoLabel(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         (weak,) = batch.u
-        logits = self.net(torch.cat([batch.x, weak])).logits
-        logits_x, logits_u = logits.split([len(batch.x), len(weak)])
+        logits_x, logits_u = self.logits(batch.x, weak)
         with torch.no_grad():
             confidence, label = F.softmax(logits_u, dim=1).max(1)
             confident = confidence >= c.threshold

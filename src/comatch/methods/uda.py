@@ -40,9 +40,7 @@ class Uda(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         weak, strong = batch.u
-        sizes = [len(batch.x), len(strong), len(weak)]
-        logits = self.net(torch.cat([batch.x, strong, weak])).logits
-        logits_x, logits_strong, logits_weak = logits.split(sizes)
+        logits_x, logits_strong, logits_weak = self.logits(batch.x, strong, weak)
         with torch.no_grad():
             confidence, label = F.softmax(logits_weak, dim=1).max(1)
             confident = confidence >= c.threshold

@@ -38,8 +38,7 @@ class Vat(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         (weak,) = batch.u
-        logits = self.net(torch.cat([batch.x, weak])).logits
-        logits_x, logits_u = logits.split([len(batch.x), len(weak)])
+        logits_x, logits_u = self.logits(batch.x, weak)
         target = F.softmax(logits_u.detach(), dim=1)
         worst = weak + c.epsilon * self.direction(weak, target)
 

@@ -23,11 +23,9 @@ def classify_and_project(
     features: Tensor, classifier: nn.Linear, projector: ProjectionHead
 ) -> tuple[Tensor, Tensor]:
     """Both heads, which begin with one product: that of the classifier alone is very thin."""
-    first, *rest = projector.layers
+    first = projector.layers[0]
     assert isinstance(first, nn.Linear)
     weight = torch.cat([classifier.weight, first.weight])
     both = F.linear(features, weight, torch.cat([classifier.bias, first.bias]))
     logits, hidden = both.split([classifier.out_features, first.out_features], dim=1)
-    for layer in rest:
-        hidden = layer(hidden)
-    return logits, hidden
+    return logits, projector.layers[1:](hidden)

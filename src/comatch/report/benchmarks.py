@@ -5,6 +5,7 @@ from typing import Any
 
 from comatch.config import read_json
 from comatch.errors import UserError
+from comatch.report.tables import memory, value_of
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -35,28 +36,28 @@ def step(result: dict[str, Any]) -> list[list[str]]:
     if "ms" in twin:
         rows.append(["plain twin", f"{twin['ms']:.2f}", f"{twin['ratio']:.2f} times the step"])
     for key, unit in (("tflop_per_s", "TFLOP/s"), ("tb_per_s", "TB/s of least traffic")):
-        mine, most = result[key], result["ceilings"][key]
-        rows.append([unit, f"{mine:.3g}", f"{mine / most:.0%} of {most:.3g}"])
-    rows.append(["peak memory", f"{result['peak_memory_mb']:,} MiB", ""])
+        mine, most = result.get(key), result["ceilings"][key]
+        if mine is not None:  # not counted where the twin does not fit into memory
+            rows.append([unit, f"{mine:.3g}", f"{mine / most:.0%} of {most:.3g}"])
+    rows.append(["peak memory", memory(result), ""])
     return rows
 
 
 def growth(key: str, measured: list[dict[str, Any]]) -> list[list[str]]:
     rows = [[key, "ms", "times the first", "images/s", "bank, graph, losses", "memory"]]
     for row in measured:
-        value = f"{row['value']:,}" if isinstance(row["value"], int) else str(row["value"])
         if "ms" not in row:
-            rows.append([value, row["error"], "", "", "", ""])
+            rows.append([value_of(row), row["error"], "", "", "", ""])
             continue
         loss = f"{row['loss_ms']:.2f} ms, {row['loss_share']:.1%}" if "loss_ms" in row else ""
         rows.append(
             [
-                value,
+                value_of(row),
                 f"{row['ms']:.2f}",
                 f"{row['relative']:.2f}",
                 f"{row['images_per_s']:,.0f}",
                 loss,
-                f"{row['peak_memory_mb']:,} MiB",
+                memory(row),
             ]
         )
     return rows

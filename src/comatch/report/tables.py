@@ -174,13 +174,12 @@ def growth(key: str, rows: Sequence[dict[str, Any]]) -> Table:
     for column in (key, "ms", "x first", "images/s", "loss ms", "loss share", "peak memory"):
         table.add_column(column, justify="right", style="bold" if column == "ms" else "")
     for row in rows:
-        value = str(row["value"]) if type(row["value"]) is not int else f"{row['value']:,}"
         if "error" in row:
-            table.add_row(value, "none")
+            table.add_row(value_of(row), "none")
             continue
         alone = "loss_ms" in row
         table.add_row(
-            value,
+            value_of(row),
             f"{row['ms']:,.2f}",
             f"{row['relative']:.2f}",
             f"{row['images_per_s']:,.0f}",
@@ -193,6 +192,11 @@ def growth(key: str, rows: Sequence[dict[str, Any]]) -> Table:
 
 def failures(rows: Sequence[dict[str, Any]]) -> list[Text]:
     return [Text(f" {row['value']}: {row['error']}") for row in rows if "error" in row]
+
+
+def value_of(row: dict[str, Any]) -> str:
+    """The value that a row was measured for."""
+    return str(row["value"]) if type(row["value"]) is not int else f"{row['value']:,}"
 
 
 def memory(result: dict[str, Any]) -> str:

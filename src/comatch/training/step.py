@@ -64,6 +64,7 @@ class TrainStep:
     ) -> None:
         self.method, self.data, self.recipe = method, data, recipe
         self.mean, self.std = mean, std
+        self.memory_format = torch.channels_last  # of pictures
         self.meter = Meter()
         self.lr = torch.zeros((), device=mean.device)
         self.parameters = [p for p in method.parameters() if p.requires_grad]
@@ -127,7 +128,7 @@ class TrainStep:
     def _augment(self, x: Tensor, y: Tensor, u: Tensor) -> Batch:
         def ready(images: Tensor) -> Tensor:
             images = policies.normalise(images, self.mean, self.std)
-            return images.contiguous(memory_format=torch.channels_last)
+            return images.contiguous(memory_format=self.memory_format)
 
         return Batch(ready(self.weak(x)), y, tuple(ready(policy(u)) for policy in self.policies))
 
