@@ -13,7 +13,7 @@ import comatch
 from comatch import methods, recipes
 from comatch.config import settings_of
 from comatch.nets import WideResNet
-from comatch.types import Batch
+from comatch.types import Batch, Task
 
 PACKAGE = Path(comatch.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs"
@@ -96,8 +96,9 @@ def test_every_method_has_its_page(name):
         torch.randn(4, 3, 8, 8),
         torch.tensor([0, 1, 2, 0]),
         tuple(torch.randn(6, 3, 8, 8) for _ in method.views),
+        torch.arange(6),
     )
-    step = methods.build(methods.config(name), WideResNet(10, 1), 3)(batch)
+    step = methods.build(methods.config(name), WideResNet(10, 1), Task(3, unlabelled=6))(batch)
     for metric in step.metrics:
         assert f"| `{metric}` |" in page, metric
     assert ("`pseudo_accuracy`" in page) == (step.pseudo_labels is not None)

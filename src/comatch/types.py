@@ -40,9 +40,28 @@ class Dataset:
     skipped: list[str] = field(default_factory=list)  # "path: why", for pictures left out
 
 
+class Task(NamedTuple):
+    """What a method is built for."""
+
+    classes: int
+    steps: int = 1  # of the whole run: what weights and thresholds may follow
+    unlabelled: int = 1  # pictures without a label: rows of what is kept of each
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of the channels, on a scale of 0 to 1
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+
 class Batch(NamedTuple):
     """What a method sees of one step: no truth of an unlabelled picture is in it."""
 
     x: Tensor  # [B, 3, H, W]   labelled, weak view, normalised
     y: Tensor  # [B]
     u: tuple[Tensor, ...]  # one [muB, 3, H, W] per view that the method declares
+    rows: Tensor  # [muB] which of the unlabelled pictures these are
+
+
+class Everything(NamedTuple):
+    """All that may be learned from, as it is: what a method may look at between two steps."""
+
+    x: Tensor  # [X, 3, H, W] uint8, labelled
+    y: Tensor  # [X]
+    u: Tensor  # [U, 3, H, W] uint8, unlabelled

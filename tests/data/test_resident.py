@@ -47,6 +47,7 @@ def test_labels_stay_with_their_pictures():
         draw = data.draw()
         assert torch.equal(draw.x[:, 0, 0, 0].long(), draw.y)
         assert torch.equal(draw.u[:, 0, 0, 0].long(), draw.truth)
+        assert torch.equal(draw.rows + 100, draw.truth)
         assert len(draw.u) == 8
 
 

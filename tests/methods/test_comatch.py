@@ -11,7 +11,7 @@ from torch import nn
 
 from comatch.methods import CoMatch
 from comatch.nets import WideResNet
-from comatch.types import UNLABELLED, Batch
+from comatch.types import UNLABELLED, Batch, Task
 
 CLASSES = 3
 
@@ -34,7 +34,7 @@ def make(**settings):
     torch.manual_seed(0)
     config = CoMatch.Config(bank_size=20, alignment_window=3, threshold=0.45, edge_threshold=0.3)
     config = dataclasses.replace(config, **settings)
-    method = CoMatch(Encoder(), CLASSES, config).double()
+    method = CoMatch(Encoder(), Task(CLASSES), config).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(8)  # predictions that differ from each other
     return method
@@ -46,7 +46,8 @@ def batches(count):
         x, *u = (
             torch.randn(n, 3, 4, 4, generator=generator, dtype=torch.float64) for n in (4, 6, 6, 6)
         )
-        yield Batch(x, torch.randint(CLASSES, (4,), generator=generator), tuple(u))
+        y = torch.randint(CLASSES, (4,), generator=generator)
+        yield Batch(x, y, tuple(u), torch.arange(6))
 
 
 class Twin:
@@ -134,9 +135,9 @@ def test_forward_changes_no_memory():
 def test_no_gradient_flows_through_pseudo_labels():
     method = make(lambda_ctr=0.0, lambda_cls=1.0, threshold=0.0)
     method.eval()  # no batch statistics: the weak view could only matter through q
-    x, y, (weak, strong, contrast) = next(batches(1))
-    weak.requires_grad_()
-    method(Batch(x, y, (weak, strong, contrast))).loss.backward()
+    batch = next(batches(1))
+    weak = batch.u[0].requires_grad_()
+    method(batch).loss.backward()
     assert weak.grad is None or weak.grad.abs().max() == 0
 
 
@@ -189,7 +190,7 @@ def test_the_weak_view_may_pass_on_no_gradient():
     def gradient(weak_gradient):
         torch.manual_seed(0)
         config = CoMatch.Config(bank_size=20, threshold=0.0, weak_gradient=weak_gradient)
-        method = CoMatch(WideResNet(10, 1), CLASSES, config).double()
+        method = CoMatch(WideResNet(10, 1), Task(CLASSES), config).double()
         (batch,) = batches(1)
         step = method(batch)
         step.loss.backward()

@@ -11,15 +11,15 @@ from comatch import methods
 from comatch.errors import UserError
 from comatch.methods import CoMatch
 from comatch.nets import WideResNet
-from comatch.types import UNLABELLED, Batch
+from comatch.types import UNLABELLED, Batch, Task
 
-CLASSES, B, MUB = 3, 4, 7
+CLASSES, B, MUB, PICTURES = 3, 4, 7, 12
 
 
-def make(name, **settings):
+def make(name, steps=1, **settings):
     torch.manual_seed(0)
     config = methods.CONFIGS[name](**settings)
-    method = methods.build(config, WideResNet(10, 1), CLASSES).double()
+    method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, PICTURES)).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(10)  # predictions that differ from each other
     return method
@@ -31,7 +31,8 @@ def batch(method, seed=1):
         torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
         for n in (B, *[MUB] * len(method.views))
     )
-    return Batch(x, torch.randint(CLASSES, (B,), generator=generator), tuple(u))
+    y = torch.randint(CLASSES, (B,), generator=generator)
+    return Batch(x, y, tuple(u), torch.randperm(PICTURES, generator=generator)[:MUB])
 
 
 def predictions(method, *views):
@@ -102,7 +103,7 @@ def test_comatch_without_bank_graph_and_soft_labels_is_fixmatch_da():
     mine.net.load_state_dict(rival.net.state_dict(), strict=False)
     for seed in range(4):
         b = batch(mine, seed)
-        steps = mine(b), rival(Batch(b.x, b.y, b.u[:2]))
+        steps = mine(b), rival(b._replace(u=b.u[:2]))
         assert steps[0].loss.item() == pytest.approx(steps[1].loss.item(), rel=1e-12)
         assert torch.equal(steps[0].pseudo_labels, steps[1].pseudo_labels)
         for method, step in zip((mine, rival), steps, strict=True):
@@ -113,8 +114,7 @@ def test_comatch_without_bank_graph_and_soft_labels_is_fixmatch_da():
 
 @pytest.mark.parametrize(("done", "weight"), [(0, 0.0), (10, 0.0), (35, 1.5), (60, 3.0), (99, 3.0)])
 def test_pseudo_label(done, weight):
-    method = make("pseudo_label")
-    method.horizon = 100
+    method = make("pseudo_label", steps=100)
     method.step.fill_(done)
     b = batch(method)
     x, u = predictions(method, b.x, b.u[0])
@@ -132,8 +132,7 @@ def squared(one, other):
 
 @pytest.mark.parametrize(("done", "share"), [(0, 0.0), (25, 0.5), (50, 1.0), (80, 1.0)])
 def test_pi_model(done, share):
-    method = make("pi_model", lambda_u=8.0, ramp=0.5)
-    method.horizon = 100
+    method = make("pi_model", steps=100, lambda_u=8.0, ramp=0.5)
     method.step.fill_(done)
     b = batch(method)
     x, one, other = predictions(method, b.x, *b.u)
@@ -147,7 +146,7 @@ def test_mean_teacher():
     with torch.no_grad():
         for p in method.ema.net.parameters():
             p.add_(0.1 * torch.randn_like(p))  # a teacher that differs
-    method.horizon, b = 1, batch(method)
+    b = batch(method)
     method.step.fill_(1)
     x, student = predictions(method, b.x, b.u[0])
     teacher = F.softmax(copy.deepcopy(method.ema.net)(b.u[1]).logits, dim=1).tolist()
@@ -163,8 +162,7 @@ def test_mean_teacher():
     [("linear", 0.3), ("log", 1 - math.exp(-1.5)), ("exp", math.exp(5 * -0.7)), ("none", None)],
 )
 def test_uda(tsa, release):
-    method = make("uda", threshold=0.6, temperature=0.4, tsa=tsa)
-    method.horizon = 10
+    method = make("uda", threshold=0.6, temperature=0.4, tsa=tsa, steps=10)
     method.step.fill_(3)
     b = batch(method)
     x, strong, weak = predictions(method, b.x, b.u[1], b.u[0])
@@ -181,8 +179,7 @@ def test_uda(tsa, release):
 
 
 def test_mixmatch():
-    method = make("mixmatch", lambda_u=75.0, alpha=0.75, temperature=0.5)
-    method.horizon = 4
+    method = make("mixmatch", steps=4, lambda_u=75.0, alpha=0.75, temperature=0.5)
     method.step.fill_(1)
     b = batch(method)
     one, other = predictions(method, *b.u)

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import comatch
-from comatch import recipes
+from comatch import methods, recipes
 from comatch.api import open_data
-from comatch.config import replace
+from comatch.config import replace, settings_of
 from comatch.data import splits
 from comatch.errors import UserError
 from comatch.methods import CoMatch
@@ -330,6 +330,21 @@ def test_captured_eager_and_plain_steps_learn_the_same(tmp_path, tiny):
             assert run.step._go.graph is not None
     assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
     assert losses["plain"] == pytest.approx(losses["eager"], rel=0.05)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_method_is_captured(tmp_path, tiny, method):
+    recipe = recipes.get("digits", method)
+    known = {**settings_of(recipe), **settings_of(recipe.method)}
+    recipe = replace(recipe, **{k: v for k, v in tiny.items() if k in known}, labels=20, steps=30)
+    dataset = open_data(recipe, tmp_path)
+    torch.manual_seed(0)
+    run = assemble(recipe, dataset, splits.make(dataset, recipe), torch.device("cuda"))
+    steps(run, 0, 30)
+    sums = run.step.meter.read()
+    assert sums["finite_steps"] == 30
+    assert run.step._go.graph is not None, run.step._go.reason
 
 
 @pytest.mark.cuda

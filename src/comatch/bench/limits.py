@@ -58,8 +58,7 @@ def count(run: Assembly) -> tuple[int, int]:
     layers = [m for m in run.method.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(look) for layer in layers]
     run.data.before_step(0)
-    x, y, u, _ = run.data.draw()
-    batch = run.step.augment(x, y, u)
+    batch, _ = run.step.draw()
     with FlopCounterMode(display=False) as counter:
         run.method(batch).loss.backward()
     for hook in hooks:

@@ -120,8 +120,7 @@ def cut(
     net = method.net if engine == "eager" else torch.compile(method.net)
 
     def augment() -> Batch:
-        x, y, u, _ = run.data.draw()
-        return step.augment(x, y, u)
+        return step.draw()[0]
 
     def forward() -> object:
         batch = augment()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from comatch.types import Pictures
+from comatch.types import Everything, Pictures
 
 
 class Shuffler(nn.Module):
@@ -47,6 +47,7 @@ class Draw(NamedTuple):
     x: Tensor  # [B, 3, H, W] uint8
     y: Tensor  # [B]
     u: Tensor  # [muB, 3, H, W] uint8
+    rows: Tensor  # [muB] which of the unlabelled pictures these are
     truth: Tensor  # [muB] what u really shows where known: for scoring, methods never see it
 
 
@@ -75,11 +76,15 @@ class Resident(nn.Module):
             if step % shuffler.batches == 0:
                 shuffler.shuffle()
 
+    def everything(self) -> Everything:
+        return Everything(self.images_x, self.labels_x, self.images_u)
+
     def draw(self) -> Draw:
         x, u = self.shuffle_x.draw(), self.shuffle_u.draw()
         return Draw(
             self.images_x.index_select(0, x),
             self.labels_x.index_select(0, x),
             self.images_u.index_select(0, u),
+            u,
             self.labels_u.index_select(0, u),
         )

@@ -15,6 +15,7 @@ from comatch.methods.s4l_rotation import S4LRotation
 from comatch.methods.supervised import Supervised
 from comatch.methods.uda import Uda
 from comatch.methods.vat import Vat
+from comatch.types import Task
 
 METHODS: dict[str, type[Method]] = {
     method.Config.method: method
@@ -41,8 +42,8 @@ def config(name: str) -> MethodConfig:
     return CONFIGS[name]()
 
 
-def build(config: MethodConfig, encoder: nn.Module, classes: int) -> Method:
-    return METHODS[config.method](encoder, classes, config)
+def build(config: MethodConfig, encoder: nn.Module, task: Task) -> Method:
+    return METHODS[config.method](encoder, task, config)
 
 
 __all__ = ["CONFIGS", "METHODS", "Method", "Step", "build", "config"]

@@ -18,7 +18,7 @@ from comatch import losses
 from comatch.config import MethodConfig, check_name, demand, setting
 from comatch.memory import RingBuffer
 from comatch.methods.method import Method, Step
-from comatch.types import UNLABELLED, Batch
+from comatch.types import UNLABELLED, Batch, Task
 
 
 class CoMatch(Method):
@@ -51,11 +51,11 @@ class CoMatch(Method):
             for name in ("bank_size", "embedding_dim", "alignment_window"):
                 demand(getattr(self, name) >= 1, f"{name}: must be at least 1")
 
-    def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
-        super().__init__(encoder, classes, config, config.embedding_dim)
-        self.bank_p = RingBuffer(config.bank_size, classes)
+    def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
+        super().__init__(encoder, task, config, config.embedding_dim)
+        self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
-        self.recent_p = RingBuffer(config.alignment_window, classes)
+        self.recent_p = RingBuffer(config.alignment_window, task.classes)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

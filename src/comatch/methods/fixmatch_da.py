@@ -13,6 +13,7 @@ from comatch import losses
 from comatch.config import demand, setting
 from comatch.memory import RingBuffer
 from comatch.methods.fixmatch import FixMatch
+from comatch.types import Task
 
 
 class FixMatchDA(FixMatch):
@@ -26,9 +27,9 @@ class FixMatchDA(FixMatch):
         def __post_init__(self) -> None:
             demand(self.alignment_window >= 1, "alignment_window: must be at least 1")
 
-    def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
-        super().__init__(encoder, classes, config)
-        self.recent_p = RingBuffer(config.alignment_window, classes)
+    def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
+        super().__init__(encoder, task, config)
+        self.recent_p = RingBuffer(config.alignment_window, task.classes)
 
     def guess(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean_p = p.mean(0)

@@ -2,10 +2,12 @@
 
 A method is a module that owns its network and everything it remembers. `forward` turns a batch
 into a loss and may read the memory; `after_step`, called once the optimiser has moved the weights,
-writes it. Nothing else changes state, so eager, compiled and captured steps agree, and
-`state_dict()` is the whole of a checkpoint.
+writes it. What looks at more than a batch is done in `before_step`, on the host's time. Nothing
+else changes state, so eager, compiled and captured steps agree, and `state_dict()` is the whole of
+a checkpoint.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -14,7 +16,9 @@ from torch import Tensor, nn
 from comatch.config import MethodConfig
 from comatch.memory import Ema
 from comatch.nets.network import Network
-from comatch.types import Batch
+from comatch.types import Batch, Everything, Task
+
+Remembered = Tensor | tuple[Tensor, ...]  # rows, or whatever `push` of that memory takes
 
 
 class Step(NamedTuple):
@@ -22,7 +26,7 @@ class Step(NamedTuple):
 
     loss: Tensor  # []
     metrics: dict[str, Tensor]  # [] each, detached, on the device until someone looks
-    remember: dict[str, Tensor]  # rows for the method's ring buffers, by the buffer's name
+    remember: Mapping[str, Remembered]  # what the method's memories are given, by their names
     pseudo_labels: Tensor | None = None  # [muB] -1 where not confident; the trainer scores them
 
 
@@ -35,20 +39,19 @@ class Method(nn.Module):
     config: Any  # an instance of Config
 
     def __init__(
-        self, encoder: nn.Module, classes: int, config: MethodConfig, embedding_dim: int = 0
+        self, encoder: nn.Module, task: Task, config: MethodConfig, embedding_dim: int = 0
     ) -> None:
         super().__init__()
-        self.classes = classes
-        self.net = Network(encoder, classes, embedding_dim)
+        self.task, self.classes = task, task.classes
+        self.net = Network(encoder, task.classes, embedding_dim)
         self.ema = Ema(self.net, config.ema_decay)
         self.config = config
-        self.horizon = 1  # steps of the whole run: the trainer says how many
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     @property
     def progress(self) -> Tensor:  # []
         """How much of the run is done, 0 to 1: what weights and thresholds may follow."""
-        return (self.step / self.horizon).clamp(max=1)
+        return (self.step / self.task.steps).clamp(max=1)
 
     @property
     def evaluated(self) -> Network:
@@ -59,12 +62,16 @@ class Method(nn.Module):
         """Of each view, from one forward over all: batch norm must see them together."""
         return self.net(torch.cat(views)).logits.split([len(view) for view in views])
 
+    def before_step(self, step: int, everything: Everything) -> None:
+        """Called before each step with its number; a method may look at all pictures here, from
+        time to time. What it writes, it writes in place."""
+
     def forward(self, batch: Batch) -> Step:
         raise NotImplementedError
 
     @torch.no_grad()
-    def after_step(self, remember: dict[str, Tensor]) -> None:
+    def after_step(self, remember: Mapping[str, Remembered]) -> None:
         for name, rows in remember.items():
-            getattr(self, name).push(rows)
+            getattr(self, name).push(*(rows if isinstance(rows, tuple) else (rows,)))
         self.ema.update(self.net)
         self.step.add_(1)

@@ -14,7 +14,7 @@ from torch import nn
 
 from comatch.config import MethodConfig, setting
 from comatch.methods.method import Method, Step
-from comatch.types import Batch
+from comatch.types import Batch, Task
 
 QUARTERS = 4
 
@@ -29,8 +29,8 @@ class S4LRotation(Method):
         method = "s4l_rotation"
         lambda_u: float = setting(1.0, "weight of the rotations")
 
-    def __init__(self, encoder: nn.Module, classes: int, config: Config) -> None:
-        super().__init__(encoder, classes, config)
+    def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
+        super().__init__(encoder, task, config)
         self.rotation = nn.Linear(self.net.classifier.in_features, QUARTERS)
 
     def forward(self, batch: Batch) -> Step:

@@ -13,7 +13,7 @@ from comatch.errors import UserError
 from comatch.methods import Method
 from comatch.nets import WideResNet, build_encoder
 from comatch.training.step import TrainStep
-from comatch.types import Dataset
+from comatch.types import Dataset, Task
 
 
 class Assembly(NamedTuple):
@@ -29,8 +29,14 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
     encoder = build_encoder(recipe.net, recipe.image_size, recipe.stem, recipe.norm_momentum)
     if isinstance(encoder, WideResNet):
         encoder.fused = recipe.fused
-    method = methods.build(recipe.method, encoder, len(dataset.classes))
-    method.horizon = recipe.steps
+    task = Task(
+        len(dataset.classes),
+        recipe.steps,
+        len(split.unlabelled),
+        tuple(mean.tolist()),
+        tuple(std.tolist()),
+    )
+    method = methods.build(recipe.method, encoder, task)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     low = choose_precision(recipe.precision, device) == "bf16"
     for net in (method.net, method.evaluated):

@@ -82,7 +82,7 @@ class TrainStep:
         self.policies = [policies.build(name, views) for name in method.views]
         self.schedule = SCHEDULES[recipe.schedule]
 
-        self.augment: Callable[[Tensor, Tensor, Tensor], Batch] = self._augment
+        self.augment: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] = self._augment
         self.forward = method.__call__
         self._go: Callable[[], None] = self._take
         self.engine = choose_engine(recipe.engine, mean.device)
@@ -97,6 +97,7 @@ class TrainStep:
 
     def __call__(self, step: int) -> None:
         self.data.before_step(step)
+        self.method.before_step(step, self.data.everything())
         self._go()
 
     def load_optimizer(self, state: dict[str, Any]) -> None:
@@ -104,9 +105,13 @@ class TrainStep:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr  # loading put another tensor in its place
 
+    def draw(self) -> tuple[Batch, Tensor]:
+        """The next batch, and the truth about its unlabelled pictures."""
+        x, y, u, rows, truth = self.data.draw()
+        return self.augment(x, y, u, rows), truth
+
     def _take(self) -> None:
-        x, y, u, truth = self.data.draw()
-        batch = self.augment(x, y, u)
+        batch, truth = self.draw()
         self.optimizer.zero_grad(set_to_none=True)
         step = self.forward(batch)
         step.loss.backward()
@@ -125,12 +130,13 @@ class TrainStep:
             }
         )
 
-    def _augment(self, x: Tensor, y: Tensor, u: Tensor) -> Batch:
+    def _augment(self, x: Tensor, y: Tensor, u: Tensor, rows: Tensor) -> Batch:
         def ready(images: Tensor) -> Tensor:
             images = policies.normalise(images, self.mean, self.std)
             return images.contiguous(memory_format=self.memory_format)
 
-        return Batch(ready(self.weak(x)), y, tuple(ready(policy(u)) for policy in self.policies))
+        views = tuple(ready(policy(u)) for policy in self.policies)
+        return Batch(ready(self.weak(x)), y, views, rows)
 
 
 class Captured:
