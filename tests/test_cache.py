@@ -173,3 +173,23 @@ def test_a_full_disk_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(os, "replace", full)
     assert cache.remembered("key", lambda: b"1") == b"1"
     assert list((cache.folder() / "nvrtc").iterdir()) == []
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bytecode_is_kept_where_torch_came_without(tmp_path, compiled):
+    torch = tmp_path / "packages" / "torch"
+    (torch / "__pycache__").mkdir(parents=True) if compiled else torch.mkdir(parents=True)
+    (torch / "__init__.py").write_text("value = 1")
+    code = "import comatch; comatch.cache.keep_bytecode(); import torch; print(torch.__file__)"
+    home = tmp_path / "cache"
+    for _ in range(2):  # what was kept is no reason not to use it
+        run = python(
+            code,
+            COMATCH_CACHE=str(home),
+            PYTHONDONTWRITEBYTECODE="1",
+            PYTHONPATH=f"{torch.parent}{os.pathsep}{Path(cache.__file__).parents[1]}",
+        )
+        assert run.stdout.strip() == str(torch / "__init__.py"), run.stderr
+        kept = list((home / "python").rglob("torch/__init__*.pyc"))
+        assert len(kept) == (0 if compiled else 1)
+    assert not compiled or not list((torch / "__pycache__").iterdir()), "what was asked for"

@@ -1,12 +1,15 @@
 """Where compiled code is kept from one run to the next.
 
-Everything that is compiled for this machine (by inductor, Triton or NVRTC) lies below one folder:
+Everything that is compiled for this machine (by inductor, Triton, NVRTC or Python itself, if
+nobody else keeps that) lies below one folder:
 $COMATCH_CACHE, or ~/.cache/comatch. It may be deleted at any time; the next start takes longer.
 """
 
 import contextlib
 import hashlib
+import importlib.util
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -30,6 +33,20 @@ def share_with_compilers() -> None:
     if writable(folder().absolute()):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", str(folder() / "triton"))
+
+
+def keep_bytecode() -> None:
+    """Keeps what Python compiles, where PyTorch was installed without it and nobody writes it.
+
+    Images of containers are often made so; then every start compiles two thousand files again.
+    """
+    torch = importlib.util.find_spec("torch")
+    compiled = bool(torch and torch.origin and Path(torch.origin).with_name("__pycache__").exists())
+    wanted = sys.dont_write_bytecode and not sys.pycache_prefix and not compiled
+    if wanted and writable(folder().absolute()):
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder().absolute() / "python")
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix  # for the compilers' helpers
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def writable(path: Path) -> bool:

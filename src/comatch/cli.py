@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
+from comatch import cache
 from comatch.errors import UserError
 
 app = typer.Typer(
@@ -330,6 +331,7 @@ def recipes(
 def main() -> None:
     """Runs the command line; a mistake is one line and exit code 2, never a traceback."""
     warnings.showwarning = lambda message, *_: remark("[yellow]warning:[/]", str(message))
+    cache.keep_bytecode()
     try:
         app()
     except UserError as error:
