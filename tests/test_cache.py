@@ -10,7 +10,13 @@ import pytest
 
 from comatch import cache
 
-VARIABLES = ("COMATCH_CACHE", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+VARIABLES = (
+    "COMATCH_CACHE",
+    "XDG_CACHE_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TRITON_PTXAS_PATH",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +84,19 @@ def test_compilers_share_it_unless_told_otherwise(monkeypatch):
     cache.share_with_compilers()
     assert os.environ["TRITON_CACHE_DIR"] == "/mine"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(cache.folder() / "inductor")
+
+
+def test_all_starts_have_the_same_assembler(monkeypatch, tmp_path):
+    monkeypatch.setattr(cache, "torch_folder", lambda: tmp_path)
+    cache.share_with_compilers()
+    assert "TRITON_PTXAS_PATH" not in os.environ, "not every PyTorch brings one"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ptxas").touch(mode=0o755)
+    cache.share_with_compilers()
+    assert os.environ["TRITON_PTXAS_PATH"] == str(tmp_path / "bin" / "ptxas")
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "/mine")
+    cache.share_with_compilers()
+    assert os.environ["TRITON_PTXAS_PATH"] == "/mine"
 
 
 def python(code, **variables):

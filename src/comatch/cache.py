@@ -33,6 +33,17 @@ def share_with_compilers() -> None:
     if writable(folder().absolute()):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", str(folder() / "triton"))
+    # Inductor sets this too, but only once it meets a kernel that it need not compile: the second
+    # start would then have another assembler than the first, and compile all of ours again.
+    assembler = torch_folder() / "bin" / "ptxas"
+    if os.access(assembler, os.X_OK):
+        os.environ.setdefault("TRITON_PTXAS_PATH", str(assembler))
+
+
+def torch_folder() -> Path:
+    """Where PyTorch lies, found without importing it."""
+    found = importlib.util.find_spec("torch")
+    return Path(found.origin).parent if found and found.origin else Path("nowhere")
 
 
 def keep_bytecode() -> None:
@@ -40,8 +51,7 @@ def keep_bytecode() -> None:
 
     Images of containers are often made so; then every start compiles two thousand files again.
     """
-    torch = importlib.util.find_spec("torch")
-    compiled = bool(torch and torch.origin and Path(torch.origin).with_name("__pycache__").exists())
+    compiled = (torch_folder() / "__pycache__").exists()
     wanted = sys.dont_write_bytecode and not sys.pycache_prefix and not compiled
     if wanted and writable(folder().absolute()):
         sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder().absolute() / "python")
