@@ -8,6 +8,7 @@ import comatch
 FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each other
     {"__main__"},
     {"cli"},
+    {"comparison"},
     {"api"},
     {"bench"},
     {"recipes", "report"},
@@ -15,7 +16,7 @@ FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each o
     {"evaluation"},
     {"methods"},
     {"nets", "augment", "data"},
-    {"memory", "losses"},
+    {"memory", "losses", "propagation"},
     {"kernels"},
     {"config", "types"},
     {"errors", "cache"},

@@ -9,6 +9,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from comatch.nets import Network, build_encoder
 from comatch.training.assemble import choose_precision
 from comatch.training.folder import RunFolder
 from comatch.training.loop import fit
+from comatch.training.progress import OpenBar, TrainingBar
 from comatch.types import Dataset
 
 Picture = str | Path | Image.Image | np.ndarray
+Settings = dict[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ def train(
     device: str = "auto",
     resume: bool = False,
     progress: bool = True,
-    settings: dict[str, Any] | Sequence[str] = (),
+    settings: Settings = (),
 ) -> Run:
     """Trains a classifier and leaves a run folder.
 
@@ -63,22 +66,12 @@ def train(
     finished one is returned as it is.
     """
     where = choose_device(device)
-    named: dict[str, Any] = {
-        "data": None if data is None else _source(str(data)),
-        "labels": labels,
-        "labels_file": None if labels_file is None else str(Path(labels_file).absolute()),
-        "steps": steps,
-        "seed": seed,
-    }
-    given = {key: value for key, value in named.items() if value is not None}
+    table = None if labels_file is None else str(Path(labels_file).absolute())
+    given = named(data, labels=labels, labels_file=table, steps=steps, seed=seed)
 
     folder = RunFolder(Path(out)) if out else None
     if folder is None or not (resume and folder.exists()):
-        name = recipe or recipes.default_for(given.get("data", "digits"), where.type == "cuda")
-        planned = recipes.get(name, method or "comatch")
-        given |= _typed(planned, settings)
-        planned = complete(replace(planned, **given), given)
-        planned = replace(planned, precision=choose_precision(planned.precision, where))
+        planned = plan(where, recipe, method, given, settings)
         folder = folder or default_folder(planned, resume)
     if resume and folder.exists():
         planned = folder.recipe()
@@ -91,11 +84,44 @@ def train(
         home = Path(data_dir or "data")
 
     dataset = open_data(planned, home, progress)
+    return learn(folder, planned, dataset, where, home, partial(TrainingBar, show=progress))
+
+
+def named(data: str | Path | None, **others: Any) -> dict[str, Any]:
+    """What was given of the settings that have an option of their own."""
+    everything = {"data": None if data is None else _source(str(data)), **others}
+    return {key: value for key, value in everything.items() if value is not None}
+
+
+def plan(
+    where: torch.device,
+    recipe: str | None,
+    method: str | None,
+    given: dict[str, Any],
+    settings: Settings,
+) -> Recipe:
+    """All that decides a run; a name or a value that cannot be is told here."""
+    name = recipe or recipes.default_for(given.get("data", "digits"), where.type == "cuda")
+    planned = recipes.get(name, method or "comatch")
+    given = given | _typed(planned, settings)
+    planned = complete(replace(planned, **given), given)
+    return replace(planned, precision=choose_precision(planned.precision, where))
+
+
+def learn(
+    folder: RunFolder,
+    recipe: Recipe,
+    dataset: Dataset,
+    where: torch.device,
+    data_dir: Path,
+    open_bar: OpenBar,
+) -> Run:
+    """A run on data that is open already: it begins, or goes on where it stopped."""
     if folder.split.exists():
-        split = splits.restore(dataset, planned, read_json(folder.split))
+        split = splits.restore(dataset, recipe, read_json(folder.split))
     else:
-        split = splits.make(dataset, planned)
-    return Run(folder.path, fit(folder, planned, dataset, split, where, home, progress))
+        split = splits.make(dataset, recipe)
+    return Run(folder.path, fit(folder, recipe, dataset, split, where, data_dir, open_bar))
 
 
 def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
@@ -107,7 +133,7 @@ def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
     return recipe
 
 
-def _typed(recipe: Recipe, settings: dict[str, Any] | Sequence[str]) -> dict[str, Any]:
+def _typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
     return dict(settings) if isinstance(settings, dict) else parse(recipe, settings)
 
 
@@ -127,7 +153,7 @@ def check_same(
         if was != now:
             raise UserError(
                 f"{folder.path} is a run of another configuration ({key} is {was}, not {now}): "
-                "leave that out to go on with it, or choose another --out"
+                f"keep {key}={was} to go on with it, or choose another --out"
             )
 
 

@@ -1,4 +1,4 @@
-"""The command line: `comatch train | evaluate | predict | report | ...`."""
+"""The command line: `comatch train | compare | evaluate | predict | report | ...`."""
 
 import codecs
 import csv
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from comatch import cache
-from comatch.errors import UserError
+from comatch.errors import TOO_LITTLE_MEMORY, UserError
 
 app = typer.Typer(
     name="comatch",
@@ -27,6 +27,21 @@ out = Console()
 err = Console(stderr=True)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+DataArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="digits (default), cifar10, stl10, or the path of a folder of pictures.",
+    ),
+]
+LabelsOption = Annotated[
+    int | None,
+    typer.Option(help="Labels to keep, the same number of each class; the rest is hidden."),
+]
+RecipeOption = Annotated[
+    str | None, typer.Option(help="See `comatch recipes` (default: the one for DATA).")
+]
+StepsOption = Annotated[int | None, typer.Option(help="Optimiser steps (default: the recipe's).")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDirOption = Annotated[
     Path | None,
@@ -36,30 +51,17 @@ DataDirOption = Annotated[
 
 @app.command()
 def train(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DATA",
-            help="digits (default), cifar10, stl10, or the path of a folder of pictures.",
-        ),
-    ] = None,
-    labels: Annotated[
-        int | None,
-        typer.Option(help="Labels to keep, the same number of each class; the rest is hidden."),
-    ] = None,
+    data: DataArgument = None,
+    labels: LabelsOption = None,
     labels_file: Annotated[
         Path | None, typer.Option(help="CSV of path,label: what is labelled.")
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="See `comatch methods` (default: comatch).")
     ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="See `comatch recipes` (default: the one for DATA).")
-    ] = None,
+    recipe: RecipeOption = None,
     data_dir: DataDirOption = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Optimiser steps (default: the recipe's).")
-    ] = None,
+    steps: StepsOption = None,
     seed: Annotated[
         int | None, typer.Option(help="Decides split, weights and batches (default: 0).")
     ] = None,
@@ -136,6 +138,90 @@ def resume_command(folder: Path) -> str:
     if not any(word == "--out" or word.startswith("--out=") for word in words):
         words += ["--out", str(folder)] if "--baseline" not in words else []
     return shlex.join(["comatch", *words, "--resume"])
+
+
+@app.command()
+def compare(
+    data: DataArgument = None,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,...", help="all, or some of `comatch methods`.")
+    ] = "all",
+    labels: LabelsOption = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Each method is trained once with each.")
+    ] = "0,1,2",
+    recipe: RecipeOption = None,
+    data_dir: DataDirOption = None,
+    steps: StepsOption = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Folder (default: runs/compare-DATA-LABELS).")
+    ] = None,
+    device: DeviceOption = "auto",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any setting; one that only some of the methods have changes those alone.",
+        ),
+    ] = None,
+) -> None:
+    """Train methods on the same splits, and put them in one table.
+
+    [bold]comatch compare[/]                         every method, digits, forty labels
+    [bold]comatch compare cifar10 --methods comatch,fixmatch --seeds 0,1[/]
+    [bold]comatch compare PICTURES --out runs/mine[/]
+
+    The same seed is the same split for every method. The folder holds a run
+    folder for each method and seed (comatch-seed0, ...), and the table as
+    compare.txt, compare.csv and compare.md, written anew after every run.
+
+    Stop with Ctrl-C whenever you like: the same command goes on, and what is
+    finished is never trained again. More seeds or methods are added to what
+    is there; other settings need another --out.
+    """
+    from comatch import comparison
+    from comatch.report import tables
+    from comatch.training.loop import Interrupted
+
+    again = shlex.join(["comatch", *sys.argv[1:]])
+    try:
+        compared = comparison.compare(
+            data,
+            methods=None if methods == "all" else words(methods),
+            labels=labels,
+            seeds=numbers(seeds),
+            recipe=recipe,
+            data_dir=data_dir,
+            steps=steps,
+            out=out_dir,
+            device=device,
+            settings=settings or [],
+        )
+    except (Interrupted, KeyboardInterrupt) as stop:
+        said = "stopped; finished runs and checkpoints are kept."
+        if isinstance(stop, Interrupted):
+            said = f"{stop} of {stop.folder.name}; everything up to there is saved."
+        err.print(f"{said}\nGo on with: {again}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    out.print(tables.ranking(compared.rows))
+    out.print(f"as text, CSV and Markdown, with the runs: {compared.path}", soft_wrap=True)
+    failures = [f"{row.method} {why}" for row in compared.rows for why in row.failures()]
+    for failure in failures:
+        complain(failure)
+    if failures:
+        raise typer.Exit(1)
+
+
+def words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in words(text)]
+    except ValueError:
+        raise UserError(f"--seeds {text}: write whole numbers, as in 0,1,2") from None
 
 
 @app.command()
@@ -346,7 +432,7 @@ def main() -> None:
     except Exception as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch is not imported just to ask
             raise
-        complain("the GPU has too little memory for this: lower --set batch=... or --set mu=...")
+        complain(TOO_LITTLE_MEMORY)
         sys.exit(2)
 
 

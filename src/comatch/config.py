@@ -87,6 +87,7 @@ class Recipe:
             demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
         demand(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
         demand(self.lr > 0, f"lr={self.lr}: must be above 0")
+        demand(self.seed >= 0, f"seed={self.seed}: must not be negative")
         demand(self.labels is None or self.labels >= 1, f"labels={self.labels}: at least 1")
         demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
         demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")

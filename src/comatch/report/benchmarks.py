@@ -5,6 +5,7 @@ from typing import Any
 
 from comatch.config import read_json
 from comatch.errors import UserError
+from comatch.report.runs import origin
 from comatch.report.tables import memory, value_of
 
 
@@ -18,9 +19,7 @@ def read(path: Path) -> dict[str, Any]:
 def markdown(record: dict[str, Any]) -> str:
     """The table, and under it what it was measured with."""
     table = growth(record["vary"], record["rows"]) if "vary" in record else step(record["results"])
-    place = record["environment"]
-    with_what = f"`{place['command']}` at {(place['git'] or 'no commit')[:7]}, {place['device']}"
-    return f"{lines(table)}\n\n{with_what}, torch {place['packages']['torch']}"
+    return f"{lines(table)}\n\n{origin(record['environment'])}"
 
 
 def step(result: dict[str, Any]) -> list[list[str]]:

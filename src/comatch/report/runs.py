@@ -1,9 +1,11 @@
 """From run folders to one row for each setting: mean and deviation over seeds, and how many."""
 
+import csv
+import io
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,35 @@ class Row:
     steps: int
     seeds: list[int]
     top1: list[float]  # of the last checkpoint, in the order of the seeds
-    seconds: float  # mean
+    seconds: float | None  # mean
     device: str
     revision: str
+    failed: dict[int, str] = field(default_factory=dict)  # seeds that gave nothing, and why
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.mean(self.top1) if self.top1 else None
+
+    @property
+    def std(self) -> float | None:
+        """Deviation of the sample; one run has none."""
+        return statistics.stdev(self.top1) if len(self.top1) > 1 else None
+
+    def figures(self) -> str:
+        """`96.10 +- 0.42`, in per cent; empty where every seed failed."""
+        if self.mean is None:
+            return ""
+        return f"{100 * self.mean:.2f}" + ("" if self.std is None else f" ± {100 * self.std:.2f}")
 
     def accuracy(self) -> str:
-        """`96.10 +- 0.42 (n=3)`, in per cent; the deviation is the sample's."""
-        mean = 100 * statistics.mean(self.top1)
-        if len(self.top1) == 1:
-            return f"{mean:.2f} (n=1)"
-        return f"{mean:.2f} ± {100 * statistics.stdev(self.top1):.2f} (n={len(self.top1)})"
+        """`96.10 +- 0.42 (n=3)`, and how many seeds failed."""
+        if not self.top1:
+            return "failed"
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"{self.figures()} (n={len(self.top1)}{failed})"
+
+    def failures(self) -> list[str]:
+        return [f"seed {seed} failed: {why}" for seed, why in self.failed.items()]
 
     def cells(self) -> list[str]:
         return [
@@ -41,7 +62,7 @@ class Row:
             f"{self.steps:,}",
             self.accuracy(),
             ", ".join(map(str, self.seeds)),
-            f"{self.seconds:.0f}",
+            "" if self.seconds is None else f"{self.seconds:.0f}",
             self.device,
             self.revision,
         ]
@@ -99,3 +120,37 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
 def markdown(rows: Sequence[Row]) -> str:
     lines = [COLUMNS, ["---"] * len(COLUMNS), *(row.cells() for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    """For programs: accuracies as shares of 1, in full, and of each seed too."""
+    records = [
+        {
+            "data": row.data,
+            "method": row.method,
+            "labels": row.labels,
+            "steps": row.steps,
+            "top1_mean": row.mean,
+            "top1_std": row.std,
+            "n": len(row.top1),
+            "seconds": row.seconds,
+            "seeds": " ".join(map(str, row.seeds)),
+            "top1": " ".join(map(str, row.top1)),
+            "device": row.device,
+            "commit": row.revision,
+            "failed": "; ".join(row.failures()),
+        }
+        for row in rows
+    ]
+    written = io.StringIO()
+    table = csv.DictWriter(written, records[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(records)
+    return written.getvalue()
+
+
+def origin(session: dict[str, Any]) -> str:
+    """How something was measured: `command` at its commit, device, torch."""
+    revision = session["git"][:7] if session["git"] else "no commit"
+    torch = session["packages"]["torch"]
+    return f"`{session['command']}` at {revision}, {session['device']}, torch {torch}"

@@ -1,10 +1,11 @@
 """Tables for the terminal."""
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -44,10 +45,31 @@ def accuracy(summary: dict[str, Any]) -> str:
 def comparison(rows: Sequence[Row]) -> Table:
     """One line for each configuration, over its seeds."""
     shown = COLUMNS.index("seconds") + 1  # device and commit are for the record, not the eye
-    table = Table(*COLUMNS[:shown], box=box.SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*row.cells()[:shown])
+    return chosen(rows, COLUMNS[:shown])
+
+
+def ranking(rows: Sequence[Row]) -> Table:
+    """Methods on the same data: what they have in common is the title."""
+    table = chosen(rows, ("method", "accuracy %", "seeds", "seconds", "steps"))
+    table.title = f"{rows[0].data} with {rows[0].labels:,} labels"
     return table
+
+
+def chosen(rows: Sequence[Row], columns: Sequence[str]) -> Table:
+    table = Table(*columns, box=box.SIMPLE_HEAD)
+    for row in rows:
+        cells = dict(zip(COLUMNS, row.cells(), strict=True))
+        table.add_row(*(cells[column] for column in columns))
+    return table
+
+
+def plain(table: Table) -> str:
+    """The table as text for a file."""
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    with console.capture() as drawn:
+        console.print(table)
+    lines = [line.rstrip() for line in drawn.get().splitlines()]
+    return "\n".join(line for line in lines if line)
 
 
 def scores(scores: Scores, classes: list[str]) -> Table:

@@ -26,30 +26,39 @@ class Assembly(NamedTuple):
 
 def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Assembly:
     mean, std = (value.to(device) for value in normalisation(recipe, dataset))
-    encoder = build_encoder(recipe.net, recipe.image_size, recipe.stem, recipe.norm_momentum)
-    if isinstance(encoder, WideResNet):
-        encoder.fused = recipe.fused
-    task = Task(
-        len(dataset.classes),
-        recipe.steps,
-        len(split.unlabelled),
-        tuple(mean.tolist()),
-        tuple(std.tolist()),
-    )
-    method = methods.build(recipe.method, encoder, task)
+    method = build_method(recipe, dataset, split, mean, std)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     low = choose_precision(recipe.precision, device) == "bf16"
     for net in (method.net, method.evaluated):
         net.compute_dtype = torch.bfloat16 if low else None
     unlabelled, mu = split.unlabelled, recipe.mu
-    if method.views:
-        check_batch(recipe, len(unlabelled))
-    else:  # a method that looks at no unlabelled picture gets one that it does not look at
+    if not method.views:  # it looks at no unlabelled picture, and gets one not to look at
         unlabelled, mu = split.labelled[:1], 1
     data = Resident(
         dataset.train.subset(split.labelled), dataset.train.subset(unlabelled), recipe.batch, mu
     ).to(device)
     return Assembly(method, data, TrainStep(method, data, recipe, mean, std), mean, std)
+
+
+def build_method(
+    recipe: Recipe, dataset: Dataset, split: Split, mean: Tensor, std: Tensor
+) -> Method:
+    """The method with its network; settings that do not fit the data are told here."""
+    encoder = build_encoder(recipe.net, recipe.image_size, recipe.stem, recipe.norm_momentum)
+    if isinstance(encoder, WideResNet):
+        encoder.fused = recipe.fused
+    task = Task(
+        classes=len(dataset.classes),
+        steps=recipe.steps,
+        epoch=max(1, len(split.unlabelled) // (recipe.batch * recipe.mu)),
+        unlabelled=len(split.unlabelled),
+        mean=tuple(mean.tolist()),
+        std=tuple(std.tolist()),
+    )
+    method = methods.build(recipe.method, encoder, task)
+    if method.views:
+        check_batch(recipe, len(split.unlabelled))
+    return method
 
 
 def choose_precision(precision: str, device: torch.device) -> str:

@@ -16,7 +16,7 @@ from comatch.training import checkpoint
 from comatch.training.assemble import Assembly, assemble, description
 from comatch.training.folder import RunFolder
 from comatch.training.journal import Journal, averages
-from comatch.training.progress import TrainingBar, beginning, stoppable
+from comatch.training.progress import OpenBar, TrainingBar, beginning, stoppable
 from comatch.types import Dataset, Pictures
 
 
@@ -35,7 +35,7 @@ def fit(
     split: Split,
     device: torch.device,
     data_dir: Path,
-    progress: bool = True,
+    open_bar: OpenBar = TrainingBar,
 ) -> dict[str, Any]:
     """Trains until `recipe.steps`, from the folder's last checkpoint if it has one.
 
@@ -55,9 +55,7 @@ def fit(
 
     with (
         Journal(folder.path, position, start) as journal,
-        TrainingBar(
-            f"{recipe.method.method} on {dataset.name}", recipe.steps, start, progress
-        ) as bar,
+        open_bar(f"{recipe.method.method} on {dataset.name}", recipe.steps, start) as bar,
         stoppable() as stop,
     ):
         for step in range(start, recipe.steps):

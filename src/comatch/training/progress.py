@@ -2,9 +2,10 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,12 +24,28 @@ import comatch
 LINES = 10  # plain lines a run, where there is no terminal to draw on
 
 
+class Bar(Protocol):
+    """What a run tells while it trains, to whoever shows it."""
+
+    def advance(self, done: int) -> None: ...
+    def show(self, done: int, values: dict[str, float]) -> None: ...
+    def say(self, line: str) -> None: ...
+    def __enter__(self) -> "Bar": ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+OpenBar = Callable[[str, int, int], Bar]  # title, steps in all, steps done before
+
+
 class TrainingBar:
     """Step and time left on one line; losses, confident pseudo-labels and their accuracy below."""
 
-    def __init__(self, title: str, steps: int, done: int, show: bool = True) -> None:
+    def __init__(
+        self, title: str, steps: int, done: int, show: bool = True, lines: int = LINES
+    ) -> None:
         self.console = Console(stderr=True, quiet=not show)
         self.title, self.steps, self.next_line = title, steps, done
+        self.pause = max(1, steps // lines)  # steps between two plain lines
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
@@ -52,7 +69,7 @@ class TrainingBar:
         if self.live is None and done >= self.next_line:
             line = f"{self.title} {done}/{self.steps} {self.figures.plain}"
             self.console.print(line, highlight=False, soft_wrap=True)
-            self.next_line = done + max(1, self.steps // LINES)
+            self.next_line = done + self.pause
 
     def say(self, line: str) -> None:
         self.console.print(line, style="dim", highlight=False, soft_wrap=True)
