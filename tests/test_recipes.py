@@ -2,7 +2,8 @@
 
 import pytest
 
-from comatch import recipes
+from comatch import methods, recipes
+from comatch.config import settings_of
 
 # Table "Hyperparameters for CoMatch": B, mu, lambda_cls, alpha, K, t, tau, T, lambda_ctr
 PAPER = {
@@ -54,6 +55,27 @@ def test_what_the_authors_code_decides():
     stl10 = recipes.get("stl10", "comatch")
     assert stl10.weak_crop == "resized"
     assert stl10.mean == (0.4467, 0.4398, 0.4066)
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_rivals_have_their_papers_settings(method):
+    """1,024 epochs (section 4.1) and what else their papers set; the rest is CoMatch's recipe."""
+    ours, cifar10 = recipes.get("cifar10", "comatch"), recipes.get("cifar10", method)
+    assert cifar10.steps == (512 if method == "comatch" else 1024) * 1024
+    assert cifar10.mu == (7 if "match" in method and "mix" not in method else 1) or method in (
+        "uda",
+        "supervised",
+    )
+    changed = {k for k in settings_of(ours) if getattr(ours, k) != getattr(cifar10, k)}
+    assert changed <= {"steps", "mu"}
+    stl10 = recipes.get("stl10", method)
+    assert (stl10.steps, stl10.mu) == (cifar10.steps, cifar10.mu)
+
+
+def test_mixmatch_on_stl10():
+    assert recipes.get("cifar10", "mixmatch").method.lambda_u == 75
+    assert recipes.get("stl10", "mixmatch").method.lambda_u == 50
+    assert recipes.get("cifar10", "mixmatch").method.ramp * 1024 * 1024 == 16_000
 
 
 def test_digits_are_never_mirrored():

@@ -4,6 +4,7 @@ import dataclasses
 
 from comatch.config import Recipe, replace
 from comatch.recipes.cifar10 import cifar10
+from comatch.recipes.rivals import as_its_paper_has_it
 
 
 def stl10(method: str) -> Recipe:
@@ -27,4 +28,4 @@ def stl10(method: str) -> Recipe:
     )
     if method == "comatch":
         recipe = replace(recipe, lambda_ctr=5.0)
-    return recipe
+    return as_its_paper_has_it(recipe)
