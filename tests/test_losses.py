@@ -47,6 +47,15 @@ def test_align_survives_a_class_that_is_never_predicted():
     close(aligned.sum(1), [1.0, 1.0])
 
 
+@pytest.mark.parametrize("t", [0.5, 1.0, 3.0])
+def test_sharpen(tensors, t):
+    twin = []
+    for row in tensors["p"].tolist():
+        powers = [value ** (1 / t) for value in row]
+        twin.append([power / sum(powers) for power in powers])
+    close(losses.sharpen(tensors["p"], t), twin)
+
+
 def test_memory_smooth(tensors):
     p, z, p_bank, z_bank = (tensors[k] for k in ("p", "z", "p_bank", "z_bank"))
     alpha, t = 0.9, 0.2
@@ -160,3 +169,33 @@ def test_contrast_with_self_loops_only_is_instance_discrimination(tensors):
         losses.label_graph(q, 1.0), losses.embedding_graph(z, z_other, t, "authors")
     )
     close(loss, total / len(z))
+
+
+@pytest.mark.parametrize("chunk", [2, 4, 100])
+def test_queue_contrast_and_its_gradient(tensors, chunk):
+    """Against autograd over whole matrices of what counts."""
+    z, q = tensors["z"].requires_grad_(), tensors["p"]
+    keys = torch.cat([tensors["z_other"], tensors["z_bank"]])
+    labels = torch.cat([q, tensors["p_bank"]])
+    there = torch.arange(len(keys)) % 5 != 0
+    there[: len(z)] = True
+    loss = losses.queue_contrast(z, q, keys, labels, there, 0.4, 0.2, chunk)
+    (gradient,) = torch.autograd.grad(loss, z)
+
+    similar = q @ labels[there].T
+    graph = similar * (similar >= 0.4)
+    graph[torch.arange(len(z)), torch.arange(len(z))] = 1.0
+    assert 0 < (graph > 0).double().mean() < 1
+    graph = graph / graph.sum(1, keepdim=True)
+    twin = -(graph * F.log_softmax(z @ keys[there].T / 0.2, dim=1)).sum(1).mean()
+    close(loss, twin)
+    close(gradient, torch.autograd.grad(twin, z)[0])
+
+
+def test_with_all_edges_cut_queue_contrast_is_instance_contrast(tensors):
+    """T above one leaves the self-loops: cross-entropy with one's own other view."""
+    z, keys = tensors["z"], torch.cat([tensors["z_other"], tensors["z_bank"]])
+    labels = torch.cat([tensors["p"], tensors["p_bank"]])
+    there = torch.ones(len(keys), dtype=torch.bool)
+    loss = losses.queue_contrast(z, tensors["p"], keys, labels, there, 1.1, 0.2)
+    close(loss, F.cross_entropy(z @ keys.T / 0.2, torch.arange(len(z))))

@@ -1,4 +1,4 @@
-"""Ring buffer and moving average against a Python list."""
+"""Ring buffer, averages and moving copy against plain Python."""
 
 import copy
 from collections import deque
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from comatch.memory import Ema, RingBuffer
+from comatch.memory import Averages, Ema, RingBuffer
 
 
 @pytest.mark.parametrize(("size", "pushes"), [(10, [5, 5, 5]), (7, [3, 3, 3, 3]), (4, [6, 1, 9])])
@@ -66,16 +66,87 @@ def test_ring_buffer_state_round_trips():
     assert torch.equal(buffer.cursor, other.cursor)
 
 
-def test_ema_follows_weights_and_copies_statistics():
+def test_which_rows_stay_when_more_are_pushed():
+    buffer = RingBuffer(5, 1)
+    for pushed in range(0, 12, 2):
+        for count in (1, 3, 5, 7):
+            kept = [i for i in range(pushed) if i >= pushed + count - 5]
+            expected = {float(i) for i in kept}
+            assert {*buffer.rows[buffer.kept_by(count)].flatten().tolist()} == expected
+        buffer.push(torch.tensor([[float(pushed)], [float(pushed + 1)]]))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 0.99])
+def test_averages_are_those_of_each_picture_s_own_visits(alpha):
+    averages, z, visits = Averages(5, 2, alpha).double(), [[0.0, 0.0] for _ in range(5)], [0] * 5
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        pictures = torch.randperm(4, generator=generator)[:2]  # the last is never seen
+        rows = torch.rand(2, 2, generator=generator, dtype=torch.float64)
+        averages.push(pictures, rows)
+        for i, row in zip(pictures.tolist(), rows.tolist(), strict=True):
+            z[i] = [alpha * a + (1 - alpha) * b for a, b in zip(z[i], row, strict=True)]
+            visits[i] += 1
+        mean, seen = averages.read(torch.arange(5))
+        assert mean.dtype == torch.float64
+        assert seen.tolist() == [n > 0 for n in visits]
+        for i in range(5):
+            expected = [a / (1 - alpha ** visits[i]) if visits[i] else 0.0 for a in z[i]]
+            assert mean[i].tolist() == pytest.approx(expected, rel=1e-12)
+    assert min(visits[:4]) > 1
+
+
+def test_after_one_visit_the_average_is_what_was_seen():
+    averages = Averages(3, 2, 0.6)
+    rows = torch.tensor([[0.3, 0.7], [0.9, 0.1]])
+    averages.push(torch.tensor([2, 0]), rows)
+    torch.testing.assert_close(averages.read(torch.tensor([2, 0]))[0], rows)
+
+
+def test_a_picture_that_is_there_twice_is_visited_once_with_its_last_row():
+    averages, twin = Averages(3, 1, 0.6), Averages(3, 1, 0.6)
+    for start in (1.0, 7.0):
+        values = torch.arange(start, start + 5)[:, None]
+        averages.push(torch.tensor([1, 0, 1, 1, 0]), values)
+        twin.push(torch.tensor([1, 0]), values[[3, 4]])
+    assert torch.equal(averages.rows, twin.rows)
+    assert torch.equal(averages.mass, twin.mass)
+
+
+def test_averages_never_move_and_reading_does_not_write():
+    averages = Averages(4, 2, 0.6)
+    addresses = [b.data_ptr() for b in averages.buffers()]
+    averages.push(torch.tensor([0, 3]), torch.rand(2, 2, requires_grad=True))
+    before = copy.deepcopy(averages.state_dict())
+    averages.read(torch.tensor([0, 1]))
+    assert [b.data_ptr() for b in averages.buffers()] == addresses
+    assert not averages.rows.requires_grad
+    for name, value in averages.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_averages_round_trip():
+    averages, other = Averages(4, 2, 0.6), Averages(4, 2, 0.6)
+    averages.push(torch.tensor([1, 2]), torch.rand(2, 2))
+    other.load_state_dict(averages.state_dict())
+    rows = torch.rand(3, 2)
+    for each in (averages, other):
+        each.push(torch.tensor([0, 1, 3]), rows)
+    for a, b in zip(averages.read(torch.arange(4)), other.read(torch.arange(4)), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("decay", [0.9, torch.tensor(0.9)])
+def test_ema_follows_weights_and_copies_statistics(decay):
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    ema = Ema(net, decay=0.9)
+    ema = Ema(net)
     twin = [p.detach().clone() for p in net.parameters()]
     for _ in range(5):
         with torch.no_grad():
             for p in net.parameters():
                 p.add_(torch.randn_like(p))
         net(torch.randn(8, 3))  # moves the running statistics
-        ema.update(net)
+        ema.update(net, decay)
         twin = [0.9 * t + 0.1 * p.detach() for t, p in zip(twin, net.parameters(), strict=True)]
     for kept, expected in zip(ema.net.parameters(), twin, strict=True):
         torch.testing.assert_close(kept, expected)
@@ -86,7 +157,7 @@ def test_ema_follows_weights_and_copies_statistics():
 
 def test_ema_starts_as_a_copy_of_its_own():
     net = nn.Linear(2, 2)
-    ema = Ema(net, 0.5)
+    ema = Ema(net)
     first = copy.deepcopy(ema.net.state_dict())
     with torch.no_grad():
         net.weight.add_(1.0)

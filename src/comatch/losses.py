@@ -20,6 +20,15 @@ def align(p: Tensor, average: Tensor) -> Tensor:
     return scaled / scaled.sum(1, keepdim=True)
 
 
+def sharpen(p: Tensor, t: float) -> Tensor:
+    """p^(1/t), scaled to sum to one again: below 1, the temperature makes p more decided.
+
+    How MixMatch and its heirs lower the entropy of a guess (Berthelot et al., 2019).
+    """
+    powers = p ** (1 / t)
+    return powers / powers.sum(1, keepdim=True)
+
+
 def memory_smooth(
     p: Tensor, z: Tensor, p_bank: Tensor, z_bank: Tensor, alpha: float, t: float
 ) -> Tensor:
@@ -85,6 +94,44 @@ def embedding_graph(z: Tensor, z_other: Tensor, t: float, form: str) -> Tensor:
 def graph_cross_entropy(label_graph: Tensor, log_embedding_graph: Tensor) -> Tensor:
     """Contrastive loss, section 3.2: L_u^ctr = 1/muB sum_b H(W^q_b, W^z_b)."""
     return -(label_graph * log_embedding_graph).sum(1).mean()
+
+
+def queue_contrast(
+    z: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    labels: Tensor,
+    there: Tensor,
+    threshold: float,
+    t: float,
+    chunk: int = 128,
+) -> Tensor:
+    """Contrastive loss between a batch and a queue, section 3.3.
+
+        W^q_bj = 1 if j is b's other view;  q_b . q_j if that is at least T;  0 otherwise
+        W^z_bj = exp(z_b . z_j / t),      L_u^ctr = 1/muB sum_b H(W^q_b, W^z_b), rows summing to one
+
+    z [muB, D] and q [muB, C] are the batch's; keys [K, D] and labels [K, C] the queue's, in which
+    the batch's other views come first; `there` [K] says which of them count. Only z has a gradient,
+    1/(t muB) (W^z - W^q) keys, so it is made beside the loss, `chunk` rows at a time: no [muB, K]
+    matrix is kept, or is ever there in whole.
+    """
+    values, gradients = [], []
+    with torch.no_grad():
+        places = torch.arange(len(keys), device=z.device)
+        chunks = zip(places[: len(z)].split(chunk), z.split(chunk), q.split(chunk), strict=True)
+        for own, z_rows, q_rows in chunks:
+            similar = q_rows @ labels.T  # [chunk, K]
+            graph = similar * ((similar >= threshold) & there)
+            graph = graph.masked_fill(own[:, None] == places, 1.0)
+            graph = graph / graph.sum(1, keepdim=True)
+            scores = (z_rows @ keys.T / t).masked_fill(~there, -1e9)
+            log_z = F.log_softmax(scores, dim=1)
+            values.append(-(graph * log_z).sum(1))
+            gradients.append((log_z.exp() - graph) @ keys)
+        value = torch.cat(values).mean()
+        gradient = torch.cat(gradients) / (t * len(z))
+    return value + ((z - z.detach()) * gradient).sum()  # the value, with that gradient
 
 
 def _diagonal(rows: Tensor) -> Tensor:  # [n, n] bool

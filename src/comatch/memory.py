@@ -1,7 +1,8 @@
-"""What a method remembers: the last rows of something, and a slowly moving copy of a network.
+"""What a method remembers: the last rows of something, an average for each picture, and a slowly
+moving copy of a network.
 
-Both are modules whose whole state is buffers, so a checkpoint holds them without knowing them,
-and both are written in place without waiting for the device.
+All are modules whose whole state is buffers, so a checkpoint holds them without knowing them, and
+all are written in place without waiting for the device.
 """
 
 import copy
@@ -39,6 +40,12 @@ class RingBuffer(nn.Module):
         self.cursor.add_(len(rows)).remainder_(self.size)
         self.filled.add_(len(rows)).clamp_(max=self.size)
 
+    def kept_by(self, count: int) -> Tensor:  # [size] bool
+        """Which rows hold something, and still will once `count` more are pushed."""
+        places = torch.arange(self.size, device=self.rows.device)
+        overwritten = (places - self.cursor).remainder(self.size) < count
+        return (places < self.filled) & ~overwritten
+
     def mean_with(self, row: Tensor) -> Tensor:
         """Mean over the window as it will be once `row` [width] is pushed."""
         window = self.rows.index_copy(0, self._places(1), row[None].to(self.rows.dtype))
@@ -49,6 +56,43 @@ class RingBuffer(nn.Module):
         return (self.cursor + steps).remainder(self.size)
 
 
+class Averages(nn.Module):
+    """One exponential average for each picture, of what is pushed each time the picture is seen.
+
+        Z_i <- alpha Z_i + (1 - alpha) z_i,      read as Z_i / (1 - alpha^visits_i)
+
+    The division takes out the zeros that Z_i began with: after one visit the average is z_i.
+    """
+
+    rows: Tensor  # [pictures, width] Z
+    mass: Tensor  # [pictures] 1 - alpha^visits: the same average, of ones
+
+    def __init__(self, pictures: int, width: int, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.register_buffer("rows", torch.zeros(pictures, width))
+        self.register_buffer("mass", torch.zeros(pictures))
+
+    def read(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        """Averages [n, width] of these pictures, and whether [n] each was ever seen: else zeros."""
+        mass = self.mass.index_select(0, pictures)
+        seen = mass > 0
+        return self.rows.index_select(0, pictures) / mass.masked_fill(~seen, 1.0)[:, None], seen
+
+    @torch.no_grad()
+    def push(self, pictures: Tensor, rows: Tensor) -> None:
+        """A picture that is there several times is visited once, and its last row counts.
+
+        So each of its places writes the same, and it does not matter which one writes last.
+        """
+        same = pictures[:, None] == pictures[None, :]
+        last = (same * torch.arange(len(pictures), device=pictures.device)).amax(1)
+        new = rows.detach().to(self.rows.dtype).index_select(0, last)
+        old, mass = self.rows.index_select(0, pictures), self.mass.index_select(0, pictures)
+        self.rows.index_copy_(0, pictures, new.lerp(old, self.alpha))
+        self.mass.index_copy_(0, pictures, torch.ones_like(mass).lerp(mass, self.alpha))
+
+
 class Ema(nn.Module):
     """A copy of a network whose weights follow it slowly.
 
@@ -57,15 +101,20 @@ class Ema(nn.Module):
     Batch-norm statistics and other buffers are copied, not averaged: they are averages already.
     """
 
-    def __init__(self, net: nn.Module, decay: float) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.decay = decay
         self.net = copy.deepcopy(net).requires_grad_(False)
 
     @torch.no_grad()
-    def update(self, net: nn.Module) -> None:
+    def update(self, net: nn.Module, decay: float | Tensor) -> None:
+        """m may be a number or, where it changes on the way, a tensor []."""
         mine: list[Tensor] = list(self.net.parameters())
-        torch._foreach_lerp_(mine, list(net.parameters()), 1 - self.decay)
+        if isinstance(decay, Tensor):
+            ways = torch._foreach_sub(list(net.parameters()), mine)
+            torch._foreach_mul_(ways, 1 - decay)
+            torch._foreach_add_(mine, ways)
+        else:
+            torch._foreach_lerp_(mine, list(net.parameters()), 1 - decay)
         for kind in {buffer.dtype for buffer in net.buffers()}:  # one kernel for each
             pairs = zip(self.net.buffers(), net.buffers(), strict=True)
             kept, new = zip(*(pair for pair in pairs if pair[1].dtype == kind), strict=True)

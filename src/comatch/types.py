@@ -48,6 +48,7 @@ class Task(NamedTuple):
     unlabelled: int = 1  # pictures without a label: rows of what is kept of each
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of the channels, on a scale of 0 to 1
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    epoch: int = 1  # steps in which every unlabelled picture is seen once
 
 
 class Batch(NamedTuple):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from PIL import ImageEnhance, ImageOps
+from PIL import ImageEnhance, ImageFilter, ImageOps
 from torchvision.transforms.v2 import functional as tvf
 
 from comatch.augment import colour
@@ -70,6 +70,20 @@ def test_blends_agree_with_pillow(tiles, by_pillow, ours, pillows, size):
     factors = spread(images, 0, 2)
     expected = by_pillow(images, lambda p, factor: pillows(p).enhance(factor), factors)
     assert (ours(images, factors) - expected).abs().max() < ONE_LEVEL
+
+
+@pytest.mark.parametrize("size", [8, 32, 96])
+@pytest.mark.parametrize(
+    ("ours", "pillows"),
+    [
+        (colour.invert, ImageOps.invert),
+        (colour.smooth, lambda p: p.filter(ImageFilter.SMOOTH)),
+        (colour.blur, lambda p: p.filter(ImageFilter.BLUR)),
+    ],
+)
+def test_filters_are_pillows_to_the_bit(tiles, by_pillow, ours, pillows, size):
+    images = tiles(size)
+    assert torch.equal(ours(images), by_pillow(images, pillows))
 
 
 def test_grey_is_pillows_to_the_bit(tiles, by_pillow):

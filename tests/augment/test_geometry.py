@@ -92,6 +92,19 @@ def test_shear_and_translation_agree_with_pillow(tiles, by_pillow, matrix_of, pi
     assert_within_one_level(ours, by_pillow(images, pillows, amounts))
 
 
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (24, 32)])
+def test_zoom_agrees_with_pillow(tiles, by_pillow, height, width):
+    images = tiles(32)[:, :, :height, :width]
+    shares = torch.linspace(0.3, 1.2, len(images))
+
+    def enlarged(picture, share):
+        left, top = (1 - share) / 2 * width, (1 - share) / 2 * height
+        return affine_by_pillow(picture, share, 0, left, 0, share, top)
+
+    ours = geometry.affine(images, geometry.zoom(shares, height, width), 128)
+    assert_within_one_level(ours, by_pillow(images, enlarged, shares))
+
+
 def test_an_affine_map_that_does_nothing_changes_nothing(tiles):
     images = tiles(32)
     still = geometry.rotation(torch.zeros(len(images)), 32, 32)
@@ -150,6 +163,15 @@ def test_cutout_covers_a_square_clipped_at_the_border(tiles, size, side):
         top, left = y - side // 2, x - side // 2
         image[:, max(top, 0) : top + side, max(left, 0) : left + side] = 128
     assert torch.equal(geometry.cutout(images, centres, side, 128), expected)
+
+
+def test_cutout_takes_a_size_for_each_picture(tiles):
+    images = tiles(32)
+    centres = geometry.sample_cutout(len(images), 32, 32, CPU)
+    sizes = torch.arange(len(images)) % 20
+    rows = zip(images, centres, sizes.tolist(), strict=True)
+    expected = [geometry.cutout(i[None], c[None], s, 128) for i, c, s in rows]
+    assert torch.equal(geometry.cutout(images, centres, sizes, 128), torch.cat(expected))
 
 
 def test_cutout_is_centred_anywhere():

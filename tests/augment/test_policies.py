@@ -181,6 +181,13 @@ def test_normalise_gives_zero_mean_and_unit_deviation(photographs):
     assert (normal.std((0, 2, 3)) - 1).abs().max() < 1e-4
 
 
+def test_denormalise_is_the_way_back(photographs):
+    images = photographs(32).float()
+    mean, std = torch.tensor([0.1, 0.5, 0.9]), torch.tensor([0.2, 0.3, 1.0])
+    back = policies.denormalise(policies.normalise(images, mean, std), mean, std)
+    assert (back - images).abs().max() < 1e-3
+
+
 def test_an_unknown_view_is_told_the_nearest_name():
     with pytest.raises(UserError, match="did you mean 'strong'"):
         build("stronk", Views())

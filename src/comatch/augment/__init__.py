@@ -2,7 +2,8 @@
 
 Sample, then apply: `sample_x(n, ..., device)` draws one parameter row per picture and
 `x(images, rows)` is a pure function of both. `geometry` moves pixels, `colour` changes them, and
-`policies` strings them together into the views that a method declares.
+`policies` strings them together into the views that a method declares. `ctaugment` learns how
+strong they may be, and `mixing` puts pictures between pictures.
 
 Inside this room pictures are float32 in 0 .. 255. Nothing loops over pictures, waits for the
 device or branches on a value, so a policy runs eagerly, compiled or inside a CUDA graph.

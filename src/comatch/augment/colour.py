@@ -8,6 +8,7 @@ Pillow's pictures are 8-bit, so histograms and greys are taken in whole grey lev
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -36,9 +37,13 @@ def equalize(images: Tensor) -> Tensor:
     return torch.where(step[..., None] > 0, equal, images)
 
 
+def invert(images: Tensor) -> Tensor:
+    return 255 - images
+
+
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """Invert what is as bright as the threshold or brighter."""
-    return torch.where(images < _column(threshold), images, 255 - images)
+    return torch.where(images < _column(threshold), images, invert(images))
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
@@ -85,6 +90,16 @@ def smooth(images: Tensor) -> Tensor:
     smoothed = images.clone()
     smoothed[..., 1:-1, 1:-1] = _whole((block + 4 * images[..., 1:-1, 1:-1]) / 13)
     return smoothed
+
+
+def blur(images: Tensor) -> Tensor:
+    """Every pixel becomes the mean of the sixteen that lie two away; the border is kept."""
+    inner = images[..., 1:-1, 1:-1]
+    square = F.avg_pool2d(images, 5, stride=1, divisor_override=1)  # sums of 5 x 5
+    ring = square - F.avg_pool2d(inner, 3, stride=1, divisor_override=1)
+    blurred = images.clone()
+    blurred[..., 2:-2, 2:-2] = _whole(ring / 16)
+    return blurred
 
 
 def hue(images: Tensor, shift: Tensor) -> Tensor:

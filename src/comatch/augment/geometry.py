@@ -139,6 +139,13 @@ def translate_y(pixels: Tensor) -> Tensor:
     return _matrix(one, zero, zero, zero, one, pixels)
 
 
+def zoom(shares: Tensor, height: int, width: int) -> Tensor:
+    """The middle of the picture, such a share of its sides, fills all of it."""
+    zero = torch.zeros_like(shares)
+    x, y = (1 - shares) * width / 2, (1 - shares) * height / 2
+    return _matrix(shares, zero, x, zero, shares, y)
+
+
 def _matrix(*entries: Tensor) -> Tensor:
     return torch.stack(entries, 1).unflatten(1, (2, 3))  # [N, 2, 3]
 
@@ -150,9 +157,13 @@ def sample_cutout(n: int, height: int, width: int, device: torch.device) -> Tens
     return torch.stack((y, x), 1)  # [N, 2]
 
 
-def cutout(images: Tensor, centres: Tensor, size: int, fill: float) -> Tensor:
-    """Cover a square of `size` pixels about the centre, as much of it as lies in the picture."""
+def cutout(images: Tensor, centres: Tensor, size: int | Tensor, fill: float) -> Tensor:
+    """Cover a square of `size` pixels about the centre, as much of it as lies in the picture.
+
+    The size may be one for all pictures, or [N].
+    """
     height, width = images.shape[-2:]
+    size = size[:, None] if isinstance(size, Tensor) else size
     top, left = (centres - size // 2).unbind(1)
     rows = torch.arange(height, device=images.device) - top[:, None]  # [N, H] from the square's top
     cols = torch.arange(width, device=images.device) - left[:, None]

@@ -54,6 +54,11 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (images / 255 - mean[:, None, None]) / std[:, None, None]
 
 
+def denormalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """The way back, to 0 .. 255."""
+    return (images * std[:, None, None] + mean[:, None, None]) * 255
+
+
 @policy
 def weak(images: Tensor, views: Views) -> Tensor:
     """A crop and a flip: nothing that could make a class doubtful."""
@@ -129,7 +134,8 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
     height, width = images.shape[-2:]
     kind, sign = drawn
     images = images.round()  # Pillow's are whole: a flat picture must not show interpolation noise
-    images = _by_kind(
+    images = by_kind(
+        OPERATIONS,
         kind,
         images,
         autocontrast=colour.autocontrast(images),
@@ -138,7 +144,8 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
         # The authors' threshold is 256, beyond every value: their solarize has no effect.
         solarize=colour.solarize(images, torch.full_like(kind, 256)),
     )
-    poorer = _by_kind(
+    poorer = by_kind(
+        OPERATIONS,
         kind,
         images,  # a picture blended with itself stays as it is
         colour=colour.grey(images),
@@ -148,7 +155,8 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
     )
     images = colour.blend(images, poorer, torch.full_like(sign, 1.9))
     still = geometry.translate_x(torch.zeros_like(sign))
-    matrix = _by_kind(
+    matrix = by_kind(
+        OPERATIONS,
         kind,
         still,
         rotate=geometry.rotation(30 * sign, height, width),
@@ -160,11 +168,13 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
     return geometry.affine(images, matrix, fill)
 
 
-def _by_kind(kind: Tensor, otherwise: Tensor, **candidates: Tensor) -> Tensor:
+def by_kind(
+    operations: tuple[str, ...], kind: Tensor, otherwise: Tensor, **candidates: Tensor
+) -> Tensor:
     """For each picture the candidate named like its operation, if there is one."""
     kind = kind.view(-1, *[1] * (otherwise.ndim - 1))
     for name, candidate in candidates.items():
-        otherwise = torch.where(kind == OPERATIONS.index(name), candidate, otherwise)
+        otherwise = torch.where(kind == operations.index(name), candidate, otherwise)
     return otherwise
 
 

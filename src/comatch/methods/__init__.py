@@ -6,13 +6,16 @@ from comatch.config import MethodConfig, check_name
 from comatch.methods.comatch import CoMatch
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
+from comatch.methods.label_propagation import LabelPropagation
 from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
 from comatch.methods.pi_model import PiModel
 from comatch.methods.pseudo_label import PseudoLabel
+from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
 from comatch.methods.supervised import Supervised
+from comatch.methods.temporal_ensembling import TemporalEnsembling
 from comatch.methods.uda import Uda
 from comatch.methods.vat import Vat
 from comatch.types import Task
@@ -25,9 +28,12 @@ METHODS: dict[str, type[Method]] = {
         FixMatch,
         Uda,
         MixMatch,
+        ReMixMatch,
         Vat,
         S4LRotation,
+        LabelPropagation,
         MeanTeacher,
+        TemporalEnsembling,
         PiModel,
         PseudoLabel,
         Supervised,

@@ -44,7 +44,7 @@ class Method(nn.Module):
         super().__init__()
         self.task, self.classes = task, task.classes
         self.net = Network(encoder, task.classes, embedding_dim)
-        self.ema = Ema(self.net, config.ema_decay)
+        self.ema = Ema(self.net)
         self.config = config
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
@@ -52,6 +52,12 @@ class Method(nn.Module):
     def progress(self) -> Tensor:  # []
         """How much of the run is done, 0 to 1: what weights and thresholds may follow."""
         return (self.step / self.task.steps).clamp(max=1)
+
+    @property
+    def decay(self) -> float | Tensor:
+        """How much of itself the averaged network keeps at this step."""
+        decay: float = self.config.ema_decay
+        return decay
 
     @property
     def evaluated(self) -> Network:
@@ -73,5 +79,5 @@ class Method(nn.Module):
     def after_step(self, remember: Mapping[str, Remembered]) -> None:
         for name, rows in remember.items():
             getattr(self, name).push(*(rows if isinstance(rows, tuple) else (rows,)))
-        self.ema.update(self.net)
+        self.ema.update(self.net, self.decay)
         self.step.add_(1)

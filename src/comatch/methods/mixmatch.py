@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from comatch import losses
+from comatch.augment.mixing import mix, sample_mix
 from comatch.config import MethodConfig, demand, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
@@ -44,10 +46,8 @@ class MixMatch(Method):
             y = F.one_hot(batch.y, self.classes).to(q.dtype)
             pictures = torch.cat([batch.x, *batch.u])
             labels = torch.cat([y, q, q])
-            order = torch.rand(len(labels), device=q.device).argsort()
-            share = self.shares(len(labels), q).to(pictures.dtype)
-            mixed = torch.lerp(pictures[order], pictures, share[:, None, None, None])
-            targets = torch.lerp(labels[order], labels, share[:, None].to(labels.dtype))
+            drawn = sample_mix(len(labels), c.alpha, q.device)
+            mixed, targets = mix(pictures, drawn), mix(labels, drawn)
         logits_x, logits_u = self.net(mixed).logits.split([len(y), 2 * len(q)])
         targets_x, targets_u = targets.split([len(y), 2 * len(q)])
         weight = c.lambda_u * (self.progress / c.ramp).clamp(max=1)
@@ -60,11 +60,4 @@ class MixMatch(Method):
     def guess(self, one: Tensor, other: Tensor) -> Tensor:
         """The mean prediction over both views, sharpened."""
         p = F.softmax(self.net(torch.cat([one, other])).logits, dim=1)
-        powers = p.view(2, len(one), -1).mean(0) ** (1 / self.config.temperature)
-        return powers / powers.sum(1, keepdim=True)
-
-    def shares(self, n: int, like: Tensor) -> Tensor:
-        """How much of each picture is left: a half at least, so that it keeps its own label."""
-        gamma = torch._standard_gamma(torch.full((2, n), self.config.alpha, device=like.device))
-        share = gamma[0] / (gamma[0] + gamma[1]).clamp(min=1e-20)
-        return share.maximum(1 - share)  # [n]
+        return losses.sharpen(p.view(2, len(one), -1).mean(0), self.config.temperature)

@@ -1,0 +1,29 @@
+"""MixUp: rows between two rows, pictures and their labels alike (Zhang et al., 2018).
+
+    mixed = l a + (1 - l) b,   l = max(l', 1 - l'),   l' ~ Beta(alpha, alpha)
+
+The larger share is MixMatch's addition: every row stays closer to itself than to its partner, so
+it is still known which mixed rows come from labelled pictures.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Mix(NamedTuple):
+    order: Tensor  # [N] with which row each is mixed
+    share: Tensor  # [N] how much of itself it keeps, a half at least
+
+
+def sample_mix(n: int, alpha: float, device: torch.device) -> Mix:
+    order = torch.rand(n, device=device).argsort()
+    gamma = torch._standard_gamma(torch.full((2, n), alpha, device=device))
+    share = gamma[0] / (gamma[0] + gamma[1]).clamp(min=1e-20)  # Beta, from two Gammas
+    return Mix(order, share.maximum(1 - share))
+
+
+def mix(rows: Tensor, params: Mix) -> Tensor:
+    share = params.share.to(rows.dtype).view(-1, *[1] * (rows.ndim - 1))
+    return torch.lerp(rows[params.order], rows, share)

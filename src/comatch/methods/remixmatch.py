@@ -1,0 +1,125 @@
+"""ReMixMatch: align the guesses, and anchor strong views to a weak one (Berthelot et al., 2020).
+
+    q_b = sharpen(Normalize(p(y | weak view of u_b) p(y) / mean of the last batches' p), T)
+
+is the label of the weak view and of K strong ones alike. p(y) is how often the classes are among
+the labels lately. Everything is mixed with everything as in MixMatch, now under cross-entropy; one
+strong view is also learned as it is, and which way up it is:
+
+    L = H(mixed labels, p) + w(t) lambda_u H(mixed guesses, p)
+      + w(t) lambda_u1 H(q, p(y | strong view)) + lambda_r H(r, p_rot(r | strong view turned by r))
+
+Strong views come from CTAugment, which finds out on labelled pictures how strong they may be; the
+labelled pictures are learned in a strong view, too. CTAugment's probes go through the network
+together with the anchors, where the authors' code shows them to the averaged network. The paper
+has K = 8 strong views and tries fewer; here K = 2: half as many pictures go through the network.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comatch import losses
+from comatch.augment.ctaugment import CTAugment
+from comatch.augment.mixing import mix, sample_mix
+from comatch.augment.policies import denormalise, normalise
+from comatch.config import MethodConfig, demand, setting
+from comatch.memory import RingBuffer
+from comatch.methods.method import Method, Step
+from comatch.methods.s4l_rotation import QUARTERS
+from comatch.types import Batch, Task
+
+
+class ReMixMatch(Method):
+    """Aligned guesses on weak views teach strong ones, whose strength is learned too."""
+
+    views = ("weak", "weak", "weak")  # the anchor, and what becomes the strong views
+    mean: Tensor  # [3]
+    std: Tensor  # [3]
+
+    @dataclass(frozen=True)
+    class Config(MethodConfig):
+        method = "remixmatch"
+        temperature: float = setting(0.5, "T: below 1 makes guesses more decided")
+        alpha: float = setting(0.75, "of the Beta distribution: small values mix little")
+        lambda_u: float = setting(1.5, "largest weight of the mixed guesses")
+        lambda_u1: float = setting(0.5, "largest weight of the guesses on one strong view, unmixed")
+        lambda_r: float = setting(0.5, "weight of the rotations")
+        ramp: float = setting(1 / 64, "share of the run over which weights get largest, linearly")
+        alignment_window: int = setting(128, "batches whose mean prediction alignment looks at")
+        bin_decay: float = setting(0.99, "rho: share of itself that a bin's weight keeps at a hit")
+        bin_threshold: float = setting(0.8, "least weight of a bin in use, as a share of the best")
+
+        def __post_init__(self) -> None:
+            for name in ("temperature", "alpha", "ramp"):
+                demand(getattr(self, name) > 0, f"{name}: must be above 0")
+            for name in ("bin_decay", "bin_threshold"):
+                demand(0 <= getattr(self, name) <= 1, f"{name}: must be in [0, 1]")
+            demand(self.alignment_window >= 1, "alignment_window: must be at least 1")
+
+    def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
+        super().__init__(encoder, task, config)
+        self.rotation = nn.Linear(self.net.classifier.in_features, QUARTERS)
+        self.augment = CTAugment(config.bin_decay, config.bin_threshold)
+        self.recent_p = RingBuffer(config.alignment_window, task.classes)
+        self.recent_y = RingBuffer(config.alignment_window, task.classes)
+        self.register_buffer("mean", torch.tensor(task.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(task.std), persistent=False)
+
+    def forward(self, batch: Batch) -> Step:
+        c = self.config
+        anchor, *others = batch.u
+        with torch.no_grad():
+            weak = denormalise(torch.cat([batch.x, *others]), self.mean, self.std)  # 0 .. 255
+            probes, drawn = self.augment.probe(weak[: len(batch.x)])
+            strong = normalise(self.augment(weak), self.mean, self.std)
+            x, first, second = strong.split([len(batch.x), *map(len, others)])
+
+            probes = normalise(probes, self.mean, self.std)
+            logits_anchor, logits_probes = self.logits(anchor, probes)
+            y = F.one_hot(batch.y, self.classes).to(logits_anchor.dtype)
+            match = 1 - (F.softmax(logits_probes, dim=1) - y).abs().sum(1) / 2  # [B]
+            p = F.softmax(logits_anchor, dim=1)  # [muB, C]
+            mean_p, mean_y = p.mean(0), y.mean(0)
+            q = self.guess(p, mean_p, mean_y)
+
+            pictures, labels = torch.cat([x, anchor, first, second]), torch.cat([y, q, q, q])
+            mixing = sample_mix(len(labels), c.alpha, q.device)
+            mixed, targets = mix(pictures, mixing), mix(labels, mixing)
+            turned, quarters = turn(first)
+
+        out = self.net(torch.cat([mixed, first, turned]))
+        logits_x, logits_u, logits_first, _ = out.logits.split([len(x), 3 * len(q), len(q), len(q)])
+        rotations = self.rotation(out.features[-len(turned) :])
+        weight = (self.progress / c.ramp).clamp(max=1)
+
+        loss_x = F.cross_entropy(logits_x, targets[: len(x)])
+        loss_u = F.cross_entropy(logits_u, targets[len(x) :])
+        loss_u1 = F.cross_entropy(logits_first, q)
+        loss_r = F.cross_entropy(rotations, quarters)
+        metrics = {"loss_x": loss_x, "loss_u": loss_u, "loss_u1": loss_u1, "loss_r": loss_r}
+        return Step(
+            loss_x + weight * (c.lambda_u * loss_u + c.lambda_u1 * loss_u1) + c.lambda_r * loss_r,
+            {n: v.detach() for n, v in metrics.items()} | {"weight": weight, "match": match.mean()},
+            {
+                "recent_p": mean_p[None],
+                "recent_y": mean_y[None],
+                "augment": (drawn.kind, drawn.bin, match),
+            },
+            q.argmax(1),
+        )
+
+    def guess(self, p: Tensor, mean_p: Tensor, mean_y: Tensor) -> Tensor:
+        """As frequent as the classes are among the labels, and sharpened."""
+        frequency = self.recent_y.mean_with(mean_y).clamp(min=1e-6)
+        aligned = losses.align(p * frequency, self.recent_p.mean_with(mean_p))
+        return losses.sharpen(aligned, self.config.temperature)
+
+
+def turn(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Each picture turned by a random number of quarters, and that number."""
+    quarters = torch.randint(QUARTERS, (len(images),), device=images.device)
+    turned = torch.stack([images.rot90(r, (2, 3)) for r in range(QUARTERS)])  # [4, N, 3, H, W]
+    return turned[quarters, torch.arange(len(images), device=images.device)], quarters

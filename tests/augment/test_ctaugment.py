@@ -1,0 +1,279 @@
+"""Operations against Pillow in every strength, and the weights of the strengths against loops."""
+
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from comatch.augment import ctaugment
+from comatch.augment.ctaugment import BINS, DEPTH, OPERATIONS, CTAugment, Drawn
+
+GREY = (128, 128, 128)
+EVERY = [(kind, bin) for kind in range(len(OPERATIONS)) for bin in range(BINS)]
+
+
+def moved(picture, *matrix):
+    return picture.transform(
+        picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=GREY
+    )
+
+
+def covered(picture, side, y, x):
+    picture = picture.copy()
+    top, left = y - side // 2, x - side // 2
+    if side:  # what is pasted beyond the border is lost
+        picture.paste(GREY, (left, top, left + side, top + side))
+    return picture
+
+
+def by_hand(picture, name, bin, y, x):
+    """The paper's appendix for one Pillow picture: the range, and where in it the bin lies."""
+    level, size = bin / 16, picture.width
+    swing, share = 0.6 * level - 0.3, 0.5 + 0.5 * level
+    bits = [1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8][bin]
+
+    def towards(other):
+        return Image.blend(picture, other(picture), level)
+
+    return {
+        "identity": lambda: picture,
+        "autocontrast": lambda: towards(ImageOps.autocontrast),
+        "blur": lambda: towards(lambda p: p.filter(ImageFilter.BLUR)),
+        "brightness": lambda: ImageEnhance.Brightness(picture).enhance(level),
+        "colour": lambda: ImageEnhance.Color(picture).enhance(level),
+        "contrast": lambda: ImageEnhance.Contrast(picture).enhance(level),
+        "cutout": lambda: covered(picture, round(level * size / 2), y, x),
+        "equalize": lambda: towards(ImageOps.equalize),
+        "invert": lambda: towards(ImageOps.invert),
+        "posterize": lambda: ImageOps.posterize(picture, bits),
+        "rescale": lambda: moved(
+            picture, share, 0, (1 - share) / 2 * size, 0, share, (1 - share) / 2 * size
+        ),
+        "rotate": lambda: picture.rotate(
+            90 * level - 45, Image.Resampling.BILINEAR, fillcolor=GREY
+        ),
+        "sharpness": lambda: ImageEnhance.Sharpness(picture).enhance(level),
+        "shear_x": lambda: moved(picture, 1, swing, 0, 0, 1, 0),
+        "shear_y": lambda: moved(picture, 1, 0, 0, swing, 1, 0),
+        "smooth": lambda: towards(lambda p: p.filter(ImageFilter.SMOOTH)),
+        "solarize": lambda: ImageOps.solarize(picture, 256 * level),
+        "translate_x": lambda: moved(picture, 1, 0, swing * size, 0, 1, 0),
+        "translate_y": lambda: moved(picture, 1, 0, 0, 0, 1, swing * size),
+    }[name]()
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_every_operation_in_every_strength_as_pillow_does_it(tiles, by_pillow, size):
+    torch.manual_seed(0)
+    images = tiles(size)[torch.arange(len(EVERY)) % 32]
+    kind, bin = torch.tensor(EVERY).T
+    centre = torch.randint(size, (len(EVERY), 2))
+    ours = ctaugment.operate(images, kind, bin, centre)
+
+    def twin(picture, k, b, y, x):
+        return by_hand(picture, OPERATIONS[k], b, y, x)
+
+    expected = by_pillow(images, twin, kind, bin, *centre.T)
+    for result, picture, (k, _) in zip(ours, expected, EVERY, strict=True):
+        # Pillow cuts the fraction off: of the stretched picture, and again of the blended one.
+        level = 2 if OPERATIONS[k] == "autocontrast" else 1
+        assert (result - picture).abs().max() < level + 0.02, OPERATIONS[k]
+
+
+def test_there_are_nineteen_operations_and_only_one_changes_nothing(photographs):
+    photos = photographs(32)[20:21].float()
+    assert len(OPERATIONS) == len(set(OPERATIONS)) == 19
+    for i, name in enumerate(OPERATIONS):
+        n = BINS * 8
+        images = photos.expand(n, -1, -1, -1)
+        bins, centre = torch.arange(n) % BINS, torch.full((n, 2), 16)
+        changed = ctaugment.operate(images, torch.full((n,), i), bins, centre) - images
+        assert (changed.abs().max() < 0.01) == (name == "identity"), name
+
+
+def test_two_operations_follow_each_other(photographs):
+    images = photographs(32).float()
+    torch.manual_seed(0)
+    drawn = ctaugment.sample(images, torch.ones(len(OPERATIONS), BINS))
+    first, second = ([column[:, i] for column in drawn] for i in range(DEPTH))
+    expected = ctaugment.operate(ctaugment.operate(images, *first), *second)
+    assert torch.equal(ctaugment.augment(images, drawn), expected)
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_pictures_stay_pictures(tiles, size):
+    torch.manual_seed(0)
+    cta, images = CTAugment(), tiles(size).repeat(8, 1, 1, 1)
+    before = images.clone()
+    for view in (cta(images), cta.probe(images)[0]):
+        assert view.shape == images.shape
+        assert view.dtype == images.dtype
+        assert view.isfinite().all()
+        assert view.min() > -0.01
+        assert view.max() < 255.01
+        assert not torch.equal(view, images)
+    assert torch.equal(images, before)
+    assert cta(images.double()).dtype == torch.float64
+
+
+def test_what_a_weight_becomes():
+    """One move for each hit of a bin, all by the mean match of the hits."""
+    torch.manual_seed(0)
+    cta = CTAugment(decay=0.9).double()
+    weights = torch.ones(len(OPERATIONS), BINS).tolist()
+    for _ in range(5):
+        kind, bin = torch.randint(3, (40, DEPTH)), torch.randint(4, (40, DEPTH))
+        match = torch.rand(40, dtype=torch.float64)
+        hits = {}
+        for kinds, bins, m in zip(kind.tolist(), bin.tolist(), match.tolist(), strict=True):
+            for cell in zip(kinds, bins, strict=True):
+                hits.setdefault(cell, []).append(m)
+        for (k, b), matches in hits.items():
+            for _ in matches:
+                weights[k][b] = 0.9 * weights[k][b] + 0.1 * sum(matches) / len(matches)
+        cta.push(kind, bin, match)
+        twin = torch.tensor(weights, dtype=torch.float64)
+        torch.testing.assert_close(cta.weights, twin, rtol=1e-12, atol=1e-12)
+    assert (cta.weights[3:] == 1).all(), "what was not hit stays"
+    assert (cta.weights[:3, :4] < 1).all()
+
+
+def test_the_order_of_probes_does_not_matter():
+    torch.manual_seed(0)
+    kind, bin, match = torch.randint(2, (64, 2)), torch.randint(2, (64, 2)), torch.rand(64)
+    one, other = CTAugment(), CTAugment()
+    one.push(kind, bin, match)
+    order = torch.rand(64).argsort()
+    other.push(kind[order], bin[order], match[order])
+    torch.testing.assert_close(one.weights, other.weights, rtol=1e-6, atol=1e-7)
+
+
+def drawn_shares(cta, n=200_000, probe=False):
+    """How often each bin is drawn, for each operation."""
+    images = torch.zeros(1, 3, 8, 8).expand(n, -1, -1, -1)
+    chances = torch.ones_like(cta.weights) if probe else cta.chances()
+    kind, bin, centre = ctaugment.sample(images, chances)
+    assert kind.shape == bin.shape == (n, DEPTH)
+    assert centre.shape == (n, DEPTH, 2)
+    counts = (kind * BINS + bin).flatten().bincount(minlength=len(OPERATIONS) * BINS)
+    counts = counts.view(len(OPERATIONS), BINS).double()
+    each = counts.sum(1) / (n * DEPTH)
+    assert (each * len(OPERATIONS) - 1).abs().max() < 0.05, "operations are drawn evenly"
+    return counts / counts.sum(1, keepdim=True)
+
+
+def test_at_first_all_strengths_are_as_likely():
+    torch.manual_seed(0)
+    assert (drawn_shares(CTAugment()) * BINS - 1).abs().max() < 0.2
+
+
+def test_strengths_are_drawn_by_weight_above_the_threshold():
+    torch.manual_seed(0)
+    cta = CTAugment(threshold=0.8)
+    cta.weights.copy_(0.4 + 0.6 * torch.rand_like(cta.weights))
+    cta.weights[4] = 0.2  # an operation that is never recognised well: all its bins are alike
+    cta.weights[5] = torch.arange(1.0, 18.0) / 100
+    expected = []
+    for row in cta.weights.tolist():
+        kept = [weight if weight >= 0.8 * max(row) else 0.0 for weight in row]
+        expected.append([weight / sum(kept) for weight in kept])
+    expected = torch.tensor(expected, dtype=torch.float64)
+    shares = drawn_shares(cta)
+    assert torch.equal(shares > 0, expected > 0)
+    assert 0 < (expected == 0).double().mean() < 1
+    assert (shares - expected).abs().max() < 0.015
+    assert (shares[5, :13] == 0).all()  # 13 of 17 is below 0.8
+
+
+def test_probes_are_drawn_evenly_whatever_the_weights():
+    torch.manual_seed(0)
+    cta = CTAugment()
+    cta.weights.copy_(torch.rand_like(cta.weights))
+    assert (drawn_shares(cta, probe=True) * BINS - 1).abs().max() < 0.2
+    images = torch.zeros(30_000, 3, 1, 1).expand(-1, -1, 6, 6)
+    _, drawn = cta.probe(images)
+    assert (drawn.bin.flatten().bincount(minlength=BINS) * BINS / 60_000 - 1).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-30])
+def test_a_network_that_recognises_nothing_still_gets_pictures(photographs, weight):
+    cta = CTAugment()
+    cta.weights.fill_(weight)
+    assert cta.chances().isfinite().all()
+    assert cta(photographs(16).float()).isfinite().all()
+
+
+def test_strengths_that_ruin_a_picture_are_given_up():
+    """A network that recognises a picture while it is not too dark."""
+    torch.manual_seed(0)
+    cta = CTAugment()
+    images = torch.full((256, 3, 8, 8), 200.0)
+    for _ in range(300):
+        views, drawn = cta.probe(images)
+        cta.push(drawn.kind, drawn.bin, (views.mean((1, 2, 3)) > 100).float())
+    used = dict(zip(OPERATIONS, (cta.chances() > 0).tolist(), strict=True))
+    assert used["brightness"][-8:] == [True] * 8  # 100 is half of 200
+    assert not any(used["brightness"][:6])
+    assert all(used["rotate"])
+    assert all(used["identity"])
+
+
+def test_the_weights_are_the_whole_state():
+    cta = CTAugment()
+    assert list(cta.state_dict()) == ["weights"]
+    assert not list(cta.parameters())
+    place = cta.weights.data_ptr()
+    cta.push(torch.zeros(2, 2).long(), torch.zeros(2, 2).long(), torch.zeros(2))
+    assert cta.weights.data_ptr() == place, "written in place"
+
+
+def everything(cta, images):
+    views, (kind, bin, _) = cta.probe(images)
+    return cta(images), views, kind, bin
+
+
+def test_one_graph_holds_it_all(photographs):
+    torch.compiler.reset()
+    cta, images = CTAugment(), photographs(16).float()
+    cta.weights.copy_(torch.rand_like(cta.weights))
+    compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(0)
+    expected = everything(cta, images)
+    torch.manual_seed(0)
+    for ours, theirs in zip(compiled(cta, images), expected, strict=True):
+        assert (ours - theirs).abs().max() < 1e-3
+
+
+@pytest.mark.cuda
+def test_it_is_captured(photographs):
+    """Both ways to draw and the weights' update in one CUDA graph, which draws anew each time."""
+    cta, images = CTAugment().cuda(), photographs(32).float().cuda()
+
+    def step():
+        views, (kind, bin, _) = cta.probe(images)
+        cta.push(kind, bin, views.mean((1, 2, 3)) / 255)
+        return cta(images)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        views = step()
+    graph.replay()
+    once, weights = views.clone(), cta.weights.clone()
+    graph.replay()
+    assert once.isfinite().all()
+    assert not torch.equal(once, views)
+    assert not torch.equal(weights, cta.weights)
+
+
+@pytest.mark.cuda
+def test_a_gpu_makes_the_same_pictures(photographs):
+    torch.manual_seed(0)
+    images = photographs(32).float()
+    drawn = ctaugment.sample(images, torch.ones(len(OPERATIONS), BINS))
+    there = ctaugment.augment(images.cuda(), Drawn(*(column.cuda() for column in drawn)))
+    difference = (there.cpu() - ctaugment.augment(images, drawn)).abs()
+    assert (difference > 0.05).double().mean() < 1e-3  # a level that is rounded the other way

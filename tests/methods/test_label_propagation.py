@@ -1,0 +1,271 @@
+"""Label propagation: its labels, its loss, when it looks at everything and what that leaves."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from comatch import methods, recipes
+from comatch.api import open_data
+from comatch.config import replace, settings_of
+from comatch.data import splits
+from comatch.errors import UserError
+from comatch.nets import WideResNet
+from comatch.training.assemble import assemble
+from comatch.types import UNLABELLED, Batch, Everything, Task
+
+CLASSES, B, MUB, PICTURES, LABELLED = 3, 4, 7, 30, 6
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+BUFFERS = ("label", "certainty", "class_weight")
+
+
+def make(steps=10, **settings):
+    torch.manual_seed(0)
+    config = methods.CONFIGS["label_propagation"](**{"neighbours": 4, **settings})
+    task = Task(CLASSES, steps, PICTURES, MEAN, STD)
+    return methods.build(config, WideResNet(10, 1), task).double()
+
+
+def everything(seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    x, u = (
+        torch.randint(256, (n, 3, 8, 8), generator=generator, dtype=torch.uint8)
+        for n in (LABELLED, PICTURES)
+    )
+    return Everything(x, torch.arange(LABELLED) % CLASSES, u)
+
+
+def batch(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    x, u = (torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64) for n in (B, MUB))
+    y = torch.randint(CLASSES, (B,), generator=generator)
+    return Batch(x, y, (u,), torch.randperm(PICTURES, generator=generator)[:MUB])
+
+
+def state(method):
+    return {name: value.clone() for name, value in method.state_dict().items()}
+
+
+def test_propagated_labels_against_dense_matrices():
+    """Everything in one piece, from pictures to weights."""
+    method = make(iterations=200)
+    seen = everything()
+    method.refresh(seen)
+
+    net = copy.deepcopy(method.net).eval()
+    pictures = torch.cat([seen.x, seen.u]).double() / 255
+    for channel in range(3):
+        pictures[:, channel] = (pictures[:, channel] - MEAN[channel]) / STD[channel]
+    with torch.no_grad():
+        v = net(pictures).features
+    v = v / v.norm(dim=1, keepdim=True)
+    n = len(v)
+    a = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        similar = v @ v[i]
+        similar[i] = -2
+        for j in similar.argsort(descending=True)[:4].tolist():
+            a[i, j] = similar[j].clamp(min=0) ** 3
+    w = a + a.T
+    scale = torch.diag(w.sum(1) ** -0.5)
+    y = torch.zeros(n, CLASSES, dtype=torch.float64)
+    for i, c in enumerate(seen.y.tolist()):
+        y[i, c] = 1
+    z = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - 0.99 * scale @ w @ scale, y)
+
+    count = [LABELLED / CLASSES] * CLASSES
+    for i in range(PICTURES):
+        row = z[LABELLED + i].tolist()
+        shares = [value / sum(row) for value in row]
+        entropy = -sum(s * math.log(s) for s in shares)
+        label = row.index(max(row))
+        count[label] += 1
+        assert method.label[i].item() == label
+        assert method.certainty[i].item() == pytest.approx(1 - entropy / math.log(3), abs=1e-7)
+    mean = sum(1 / c for c in count) / CLASSES
+    assert method.class_weight.tolist() == pytest.approx([1 / c / mean for c in count])
+    assert len(set(method.label.tolist())) > 1
+
+
+def test_loss_picture_by_picture():
+    method = make()
+    method.refresh(everything())
+    method.label[3] = UNLABELLED
+    method.certainty[3] = 0
+    b = batch()._replace(rows=torch.tensor([3, 9, 0, 21, 7, 29, 14]))
+    logits = copy.deepcopy(method.net)(torch.cat([b.x, *b.u])).logits
+    log_p = F.log_softmax(logits, dim=1).tolist()
+    weight = method.class_weight.tolist()
+    loss_x = sum(-weight[c] * log_p[i][c] for i, c in enumerate(b.y.tolist())) / B
+    loss_u, guesses = 0.0, []
+    for i, picture in enumerate(b.rows.tolist()):
+        c = method.label[picture].item()
+        guesses.append(c)
+        if c != UNLABELLED:
+            loss_u -= method.certainty[picture].item() * weight[c] * log_p[B + i][c] / MUB
+    step = method(b)
+    assert step.loss.item() == pytest.approx(loss_x + loss_u, rel=1e-9)
+    assert step.metrics["loss_u"].item() == pytest.approx(loss_u, rel=1e-9)
+    assert loss_u > 0
+    assert step.pseudo_labels.tolist() == guesses
+    assert guesses[0] == UNLABELLED
+
+
+def test_before_the_first_labels_it_is_supervised():
+    method = make()
+    b = batch()
+    logits = copy.deepcopy(method.net)(torch.cat([b.x, *b.u])).logits[:B]
+    step = method(b)
+    assert step.loss.item() == pytest.approx(F.cross_entropy(logits, b.y).item(), rel=1e-9)
+    assert set(step.pseudo_labels.tolist()) == {UNLABELLED}
+    step.loss.backward()
+    assert all(p.grad.isfinite().all() for p in method.net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("steps", "warm_up", "refreshes", "expected"),
+    [
+        (10, 0.2, 4, [2, 4, 6, 8]),
+        (10, 0.2, 3, [2, 5, 8]),
+        (10, 0.2, 8, range(2, 10)),
+        (10, 0.2, 100, range(2, 10)),
+        (10, 0.0, 1, [0]),
+        (10, 0.99, 5, [9]),
+        (1, 0.5, 5, [0]),
+        (800, 0.1, 3, [80, 320, 560]),
+    ],
+)
+def test_labels_are_propagated_evenly_after_the_warm_up(steps, warm_up, refreshes, expected):
+    method = make(steps, warm_up=warm_up, refreshes=refreshes)
+    assert [step for step in range(steps) if method.due(step)] == list(expected)
+
+
+def test_before_step_does_so_when_it_is_due(monkeypatch):
+    method = make(steps=10, warm_up=0.2, refreshes=3)
+    seen, looked = everything(), []
+    monkeypatch.setattr(method, "refresh", lambda given: looked.append(given is seen))
+    for step in range(10):
+        method.before_step(step, seen)
+        assert len(looked) == sum(step >= due for due in (2, 5, 8))
+    assert all(looked)
+
+
+def test_looking_at_everything_leaves_no_trace_but_labels():
+    """Mode, precision, statistics, random numbers and addresses are as they were."""
+    method = make(warm_up=0.0)
+    method.net.compute_dtype = torch.bfloat16
+    before, random = state(method), torch.get_rng_state()
+    addresses = [getattr(method, name).data_ptr() for name in BUFFERS]
+    for training in (True, False):
+        method.train(training)
+        method.before_step(0, everything())
+        assert all(module.training == training for module in method.net.modules())
+        assert method.net.compute_dtype == torch.bfloat16
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [getattr(method, name).data_ptr() for name in BUFFERS] == addresses
+    for name, value in method.state_dict().items():
+        assert torch.equal(value, before[name]) == (name not in BUFFERS), name
+    assert not any(buffer.requires_grad for buffer in method.buffers())
+
+
+def test_chunks_of_pictures_make_no_difference():
+    method, pictures = make(), everything().u
+    with torch.no_grad():
+        whole = method.features(pictures)
+        for chunk in (1, 7, 30):
+            torch.testing.assert_close(method.features(pictures, chunk), whole)
+    torch.testing.assert_close(whole.norm(dim=1), torch.ones(PICTURES, dtype=torch.float64))
+
+
+def test_more_neighbours_than_pictures():
+    method = make(neighbours=1000)
+    method.refresh(everything())
+    assert method.certainty.isfinite().all()
+    assert method.class_weight.isfinite().all()
+
+
+def test_a_class_without_a_label():
+    method, seen = make(), everything()
+    method.refresh(seen._replace(y=torch.zeros_like(seen.y)))
+    assert set(method.label.tolist()) == {0}
+    assert method.class_weight.tolist() == [1, 0, 0]
+    assert method(batch()).loss.isfinite()
+
+
+def take(method, number, seen):
+    method.before_step(number, seen)
+    step = method(batch(number))
+    method.zero_grad()
+    step.loss.backward()
+    with torch.no_grad():
+        for p in method.net.parameters():
+            p.sub_(0.1 * p.grad)
+    method.after_step(step.remember)
+    return step.loss
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 5])
+def test_killed_and_resumed_is_the_same(stop):
+    """Before the first labels, between two refreshes, and right at one: 2, 4 and 6."""
+    method, other = (make(steps=8, warm_up=0.25, refreshes=3) for _ in range(2))
+    seen = everything()
+    for number in range(stop):
+        take(method, number, seen)
+    other.load_state_dict(state(method))
+    for number in range(stop, 8):
+        assert torch.equal(take(method, number, seen), take(other, number, seen))
+    for name, value in method.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    assert (method.label >= 0).all()
+
+
+def test_the_truth_about_unlabelled_pictures_is_never_used(tmp_path, tiny):
+    """A whole run whose truth was exchanged learns the same; only its score differs."""
+    recipe = recipes.get("digits", "label_propagation")
+    known = {**settings_of(recipe), **settings_of(recipe.method)}
+    tiny = {key: value for key, value in tiny.items() if key in known}
+    recipe = replace(recipe, **tiny, labels=20, steps=6, warm_up=0.3, refreshes=2)
+    dataset = open_data(recipe, tmp_path)
+    states, scores = [], []
+    for shift in (0, 1):
+        torch.manual_seed(0)
+        run = assemble(recipe, dataset, splits.make(dataset, recipe), torch.device("cpu"))
+        run.data.labels_u.copy_((run.data.labels_u + shift) % 10)
+        for step in range(6):
+            run.step(step)
+        states.append(run.method.state_dict())
+        scores.append(run.step.meter.read())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+    assert (states[0]["label"] >= 0).any()
+    assert scores[0]["right"] != scores[1]["right"]
+
+
+def test_it_learns_from_neighbours(tmp_path, tiny):
+    """Raw features of an untrained network already tell digits apart better than chance."""
+    recipe = recipes.get("digits", "label_propagation")
+    known = {**settings_of(recipe), **settings_of(recipe.method)}
+    tiny = {key: value for key, value in tiny.items() if key in known}
+    recipe = replace(recipe, **tiny, labels=40, steps=30)
+    dataset = open_data(recipe, tmp_path)
+    torch.manual_seed(0)
+    run = assemble(recipe, dataset, splits.make(dataset, recipe), torch.device("cpu"))
+    run.method.refresh(run.data.everything())
+    right = (run.method.label == run.data.labels_u).double().mean()
+    assert right > 0.4
+
+
+def test_bad_settings():
+    for name, value in (
+        ("warm_up", 1.0),
+        ("warm_up", -0.1),
+        ("alpha", 1.0),
+        ("gamma", 0.0),
+        ("refreshes", 0),
+        ("neighbours", 0),
+        ("iterations", 0),
+    ):
+        with pytest.raises(UserError, match=name):
+            make(**{name: value})
