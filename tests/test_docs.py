@@ -13,6 +13,7 @@ import comatch
 from comatch import methods, recipes
 from comatch.config import settings_of
 from comatch.nets import WideResNet
+from comatch.recipes import rivals
 from comatch.types import Batch, Task
 
 PACKAGE = Path(comatch.__file__).parent
@@ -91,6 +92,12 @@ def test_every_method_has_its_page(name):
     for setting in dataclasses.fields(method.Config):
         row = f"| `{setting.name}` | {setting.default} | {setting.metadata['says']} |"
         assert row in page, row
+    for data in ("cifar10", "stl10"):
+        recipe = recipes.get(data, name)
+        assert f"{recipe.steps:,} steps" in page
+        assert name == "supervised" or f"`mu={recipe.mu}`" in page
+        for key, value in rivals.ON_STL10.get(name, {}).items():
+            assert f"`{key}={value}`" in page
     torch.manual_seed(0)
     batch = Batch(
         torch.randn(4, 3, 8, 8),

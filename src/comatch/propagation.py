@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 
+@torch.sparse.check_sparse_tensor_invariants(enable=False)  # said, or PyTorch warns
 def neighbour_graph(v: Tensor, k: int, gamma: float, chunk: int = 1024) -> Tensor:
     """Who resembles whom, sparse [N, N]: symmetric, eigenvalues in [-1, 1].
 

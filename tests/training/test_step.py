@@ -34,6 +34,11 @@ def assembly(tmp_path, tiny, device="cpu", **settings):
     return assemble(recipe, dataset, splits.make(dataset, recipe), torch.device(device))
 
 
+def test_a_crop_of_almost_nothing_is_refused(tmp_path, tiny):
+    with pytest.raises(UserError, match=r"comatch learns from crops.*image_size=8"):
+        assembly(tmp_path, {**tiny, "image_size": 7})
+
+
 def test_schedules():
     half = torch.tensor(0.5)
     assert SCHEDULES["cosine-7/16"](half).item() == pytest.approx(math.cos(7 * math.pi / 32))

@@ -14,20 +14,13 @@ from comatch.nets import Network
 def probabilities(
     net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512
 ) -> Tensor:
-    """p(y|x) [N, C] of uint8 pictures [N, 3, H, W], on the CPU.
-
-    In full precision, however it is trained; the network's mode and precision are put back.
-    """
-    was_training, dtype = net.training, net.compute_dtype
-    net.eval()
-    net.compute_dtype = None
+    """p(y|x) [N, C] of uint8 pictures [N, 3, H, W], on the CPU."""
     chunks = []
-    for chunk in images.split(batch):
-        x = normalise(chunk.to(mean.device).float(), mean, std)
-        x = x.contiguous(memory_format=torch.channels_last)
-        chunks.append(F.softmax(net(x).logits, dim=1))
-    net.train(was_training)
-    net.compute_dtype = dtype
+    with net.at_rest():
+        for chunk in images.split(batch):
+            x = normalise(chunk.to(mean.device).float(), mean, std)
+            x = x.contiguous(memory_format=torch.channels_last)
+            chunks.append(F.softmax(net(x).logits, dim=1))
     return torch.cat(chunks).cpu()
 
 

@@ -89,22 +89,14 @@ class LabelPropagation(Method):
         self.class_weight.copy_(weight)
 
     def features(self, images: Tensor, chunk: int = 512) -> Tensor:
-        """f(x) [N, D] at length one, of pictures as they are [N, 3, H, W] uint8.
-
-        In full precision, however it is trained; the network's mode and precision are put back.
-        """
-        net, like = self.net, self.net.classifier.weight
+        """f(x) [N, D] at length one, of pictures as they are [N, 3, H, W] uint8."""
+        like, chunks = self.net.classifier.weight, []
         mean, std = like.new_tensor(self.task.mean), like.new_tensor(self.task.std)
-        was_training, dtype = net.training, net.compute_dtype
-        net.eval()
-        net.compute_dtype = None
-        chunks = []
-        for part in images.split(chunk):
-            x = normalise(part.to(like.dtype), mean, std)
-            x = x.contiguous(memory_format=torch.channels_last)
-            chunks.append(F.normalize(net(x).features, dim=1))
-        net.train(was_training)
-        net.compute_dtype = dtype
+        with self.net.at_rest():
+            for part in images.split(chunk):
+                x = normalise(part.to(like.dtype), mean, std)
+                x = x.contiguous(memory_format=torch.channels_last)
+                chunks.append(F.normalize(self.net(x).features, dim=1))
         return torch.cat(chunks)
 
     def forward(self, batch: Batch) -> Step:

@@ -1,5 +1,7 @@
 """The paper's three functions in one module: encoder f, classifier h, projection head g."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -33,6 +35,18 @@ class Network(nn.Module):
         self.compute_dtype: torch.dtype | None = None
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """As it is used, not trained: running statistics, full precision. Put back afterwards."""
+        was_training, dtype = self.training, self.compute_dtype
+        self.eval()
+        self.compute_dtype = None
+        try:
+            yield
+        finally:
+            self.train(was_training)
+            self.compute_dtype = dtype
 
     def forward(self, images: Tensor, live: int | None = None) -> Output:
         """With `live`, a wide ResNet passes no gradient back through the rows behind the first so

@@ -15,6 +15,8 @@ from comatch.nets import WideResNet, build_encoder
 from comatch.training.step import TrainStep
 from comatch.types import Dataset, Task
 
+SMALLEST = 8  # side of a picture of which a crop still shows something
+
 
 class Assembly(NamedTuple):
     method: Method
@@ -57,6 +59,7 @@ def build_method(
     )
     method = methods.build(recipe.method, encoder, task)
     if method.views:
+        check_pictures(recipe)
         check_batch(recipe, len(split.unlabelled))
     return method
 
@@ -71,6 +74,14 @@ def has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def check_pictures(recipe: Recipe) -> None:
+    if recipe.image_size < SMALLEST:
+        raise UserError(
+            f"{recipe.method.method} learns from crops, and pictures of {recipe.image_size} pixels "
+            f"are too small for that: --set image_size={SMALLEST} or more"
+        )
 
 
 def check_batch(recipe: Recipe, there: int) -> None:
