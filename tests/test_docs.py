@@ -51,11 +51,14 @@ def test_files_and_names_exist():
     assert checked > 40
 
 
-@pytest.mark.parametrize(("name", "column"), [("cifar10", 2), ("stl10", 3)])
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("cifar10", 2), ("stl10", 3), ("imagenet-1pct", 4), ("imagenet-10pct", 5)],
+)
 def test_hyper_parameters_are_those_of_the_recipe(name, column):
-    recipe = recipes.get(name, "comatch")
+    recipe = recipes.get(name)
     values = {k: getattr(p, k) for p in (recipe, recipe.method) for k in settings_of(p)}
-    table = [row for row in ROWS if len(row) == 4 and row[1].startswith("`")]
+    table = [row for row in ROWS if len(row) == 6 and row[1].startswith("`")]
     assert len(table) == 15
     for row in table:
         assert row[column] == str(values[row[1].strip("`")]), row

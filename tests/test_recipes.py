@@ -9,12 +9,14 @@ from comatch.config import settings_of
 PAPER = {
     "cifar10": (64, 7, 1, 0.9, 2560, 0.2, 0.95, 0.8, 1),
     "stl10": (64, 7, 1, 0.9, 2560, 0.2, 0.95, 0.8, 5),
+    "imagenet-1pct": (160, 4, 10, 0.9, 30_000, 0.1, 0.6, 0.3, 10),
+    "imagenet-10pct": (160, 4, 10, 0.9, 30_000, 0.1, 0.5, 0.2, 2),
 }
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_the_papers_table(name):
-    recipe = recipes.get(name, "comatch")
+    recipe = recipes.get(name)
     m = recipe.method
     ours = (
         recipe.batch,
@@ -61,11 +63,9 @@ def test_what_the_authors_code_decides():
 def test_rivals_have_their_papers_settings(method):
     """1,024 epochs (section 4.1) and what else their papers set; the rest is CoMatch's recipe."""
     ours, cifar10 = recipes.get("cifar10", "comatch"), recipes.get("cifar10", method)
-    assert cifar10.steps == (512 if method == "comatch" else 1024) * 1024
-    assert cifar10.mu == (7 if "match" in method and "mix" not in method else 1) or method in (
-        "uda",
-        "supervised",
-    )
+    assert cifar10.steps == (512 if method.startswith("comatch") else 1024) * 1024
+    many = ("comatch", "comatch_momentum", "fixmatch", "fixmatch_da", "uda", "supervised")
+    assert cifar10.mu == (7 if method in many else 1)
     changed = {k for k in settings_of(ours) if getattr(ours, k) != getattr(cifar10, k)}
     assert changed <= {"steps", "mu"}
     stl10 = recipes.get("stl10", method)
@@ -76,6 +76,20 @@ def test_mixmatch_on_stl10():
     assert recipes.get("cifar10", "mixmatch").method.lambda_u == 75
     assert recipes.get("stl10", "mixmatch").method.lambda_u == 50
     assert recipes.get("cifar10", "mixmatch").method.ramp * 1024 * 1024 == 16_000
+
+
+@pytest.mark.parametrize(("name", "each"), [("imagenet-1pct", 13), ("imagenet-10pct", 128)])
+def test_imagenet_as_in_section_4_2(name, each):
+    recipe = recipes.get(name)
+    assert recipe.method.method == "comatch_momentum"
+    assert recipe.labels == 1000 * each
+    assert (recipe.net, recipe.image_size, recipe.method.embedding_dim) == ("resnet50", 224, 128)
+    assert (recipe.lr, recipe.schedule) == (0.1, "cosine")
+    assert (recipe.momentum, recipe.weight_decay, recipe.decay_norms) == (0.9, 1e-4, True)
+    assert (recipe.method.ema_decay, recipe.method.first_decay) == (0.996, 0.99)
+    assert recipe.method.alignment_window == 128
+    epochs = recipe.steps * recipe.batch * recipe.mu / (1_281_167 - 13_000)
+    assert epochs == pytest.approx(400, rel=1e-3)
 
 
 def test_digits_are_never_mirrored():

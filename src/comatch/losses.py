@@ -105,6 +105,7 @@ def queue_contrast(
     threshold: float,
     t: float,
     chunk: int = 128,
+    first: int = 0,
 ) -> Tensor:
     """Contrastive loss between a batch and a queue, section 3.3.
 
@@ -112,14 +113,15 @@ def queue_contrast(
         W^z_bj = exp(z_b . z_j / t),      L_u^ctr = 1/muB sum_b H(W^q_b, W^z_b), rows summing to one
 
     z [muB, D] and q [muB, C] are the batch's; keys [K, D] and labels [K, C] the queue's, in which
-    the batch's other views come first; `there` [K] says which of them count. Only z has a gradient,
-    1/(t muB) (W^z - W^q) keys, so it is made beside the loss, `chunk` rows at a time: no [muB, K]
-    matrix is kept, or is ever there in whole.
+    the batch's other views come first, those of z from row `first` on; `there` [K] says which of
+    them count. Only z has a gradient, 1/(t muB) (W^z - W^q) keys, so it is made beside the loss,
+    `chunk` rows at a time: no [muB, K] matrix is kept, or is ever there in whole.
     """
     values, gradients = [], []
     with torch.no_grad():
         places = torch.arange(len(keys), device=z.device)
-        chunks = zip(places[: len(z)].split(chunk), z.split(chunk), q.split(chunk), strict=True)
+        own_places = places[first : first + len(z)]
+        chunks = zip(own_places.split(chunk), z.split(chunk), q.split(chunk), strict=True)
         for own, z_rows, q_rows in chunks:
             similar = q_rows @ labels.T  # [chunk, K]
             graph = similar * ((similar >= threshold) & there)

@@ -108,7 +108,7 @@ def test_comatch_without_bank_graph_and_soft_labels_is_fixmatch_da():
         assert torch.equal(steps[0].pseudo_labels, steps[1].pseudo_labels)
         for method, step in zip((mine, rival), steps, strict=True):
             for name, rows in step.remember.items():
-                getattr(method, name).push(rows)
+                getattr(method, name).push(*(rows if isinstance(rows, tuple) else (rows,)))
     assert isinstance(mine, CoMatch)
 
 

@@ -4,6 +4,7 @@ from torch import nn
 
 from comatch.config import MethodConfig, check_name
 from comatch.methods.comatch import CoMatch
+from comatch.methods.comatch_momentum import CoMatchMomentum
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
 from comatch.methods.label_propagation import LabelPropagation
@@ -24,6 +25,7 @@ METHODS: dict[str, type[Method]] = {
     method.Config.method: method
     for method in (
         CoMatch,
+        CoMatchMomentum,
         FixMatchDA,
         FixMatch,
         Uda,

@@ -10,6 +10,7 @@ from comatch.config import Recipe, check_name
 from comatch.recipes.cifar10 import cifar10
 from comatch.recipes.digits import digits
 from comatch.recipes.folder import folder, folder_gpu
+from comatch.recipes.imagenet import imagenet_1pct, imagenet_10pct, tiny_imagenet
 from comatch.recipes.stl10 import stl10
 
 RECIPES: dict[str, Callable[[str], Recipe]] = {
@@ -18,12 +19,18 @@ RECIPES: dict[str, Callable[[str], Recipe]] = {
     "stl10": stl10,
     "folder": folder,
     "folder-gpu": folder_gpu,
+    "imagenet-1pct": imagenet_1pct,
+    "imagenet-10pct": imagenet_10pct,
+    "tiny-imagenet": tiny_imagenet,
 }
+MANY_CLASSES = ("imagenet-1pct", "imagenet-10pct", "tiny-imagenet")
 
 
-def get(name: str, method: str) -> Recipe:
+def get(name: str, method: str | None = None) -> Recipe:
+    """The recipe for this method; left out, it is CoMatch in the form for so many classes."""
     check_name(name, RECIPES, "recipe")
-    return RECIPES[name](method)
+    form = "comatch_momentum" if name in MANY_CLASSES else "comatch"
+    return RECIPES[name](method or form)
 
 
 def default_for(data: str, gpu: bool) -> str:

@@ -28,7 +28,7 @@ ON_STL10: dict[str, dict[str, Any]] = {"mixmatch": {"lambda_u": 50.0}}
 def as_its_paper_has_it(recipe: Recipe) -> Recipe:
     """The recipe of a data set with what its method's own paper asks for."""
     name = recipe.method.method
-    if name == "comatch":
+    if name.startswith("comatch"):
         return recipe
     special = ON_STL10.get(name, {}) if recipe.data == "stl10" else {}
     return replace(recipe, steps=1024 * EPOCH, **OWN.get(name, {}) | special)

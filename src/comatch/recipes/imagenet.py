@@ -1,0 +1,85 @@
+"""ImageNet as in the paper, section 4.2 and the appendix's table, and a small sister of it."""
+
+import dataclasses
+
+from comatch import methods
+from comatch.config import Recipe, replace
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+EPOCH = (1_281_167 - 13_000) // 640  # steps in which each unlabelled picture is seen once
+
+
+def imagenet_1pct(method: str) -> Recipe:
+    """ImageNet with 13 labels a class and the paper's hyper-parameters: ResNet-50, 400 epochs.
+
+    Command   comatch train IMAGENET --recipe imagenet-1pct
+    Cost      by calculation about 41 hours on one H200: docs/scale.md
+    Paper     66.0 % (67.1 % from MoCo v2: --init FILE)
+    """
+    return Recipe(
+        name="imagenet-1pct",
+        method=methods.config(method),
+        data="",
+        labels=13_000,
+        image_size=224,
+        mean=MEAN,
+        std=STD,
+        weak_crop="resized",
+        net="resnet50",
+        stem="standard",
+        batch=160,
+        mu=4,
+        steps=400 * EPOCH,
+        lr=0.1,
+        init_lr=0.03,
+        schedule="cosine",
+        momentum=0.9,
+        weight_decay=1e-4,
+        decay_norms=True,
+        eval_every=EPOCH,
+        checkpoint_every=EPOCH,
+    )
+
+
+def imagenet_10pct(method: str) -> Recipe:
+    """ImageNet with 128 labels a class and the paper's hyper-parameters: ResNet-50, 400 epochs.
+
+    Command   comatch train IMAGENET --recipe imagenet-10pct
+    Cost      as with 13
+    Paper     73.6 % (73.7 % from MoCo v2: --init FILE)
+    """
+    recipe = replace(imagenet_1pct(method), labels=128_000)
+    return as_ten_per_cent(renamed(recipe, "imagenet-10pct"))
+
+
+def tiny_imagenet(method: str) -> Recipe:
+    """Tiny-ImageNet, 200 classes of 64 pixels, 50 labels a class: ResNet-18.
+
+    Command   comatch train TINY_IMAGENET --recipe tiny-imagenet [--labels 1000|5000|10000]
+    Cost      20,000 steps
+    """
+    recipe = replace(
+        renamed(imagenet_1pct(method), "tiny-imagenet"),
+        labels=10_000,
+        image_size=64,
+        net="resnet18",
+        stem="small",
+        batch=64,
+        mu=5,
+        steps=20_000,
+        lr=0.03,
+        eval_every=1_000,
+        checkpoint_every=1_000,
+    )
+    return as_ten_per_cent(recipe)
+
+
+def as_ten_per_cent(recipe: Recipe) -> Recipe:
+    """The thresholds and the contrast's weight that the paper has for more labels."""
+    if recipe.method.method != "comatch_momentum":
+        return recipe
+    return replace(recipe, threshold=0.5, edge_threshold=0.2, lambda_ctr=2.0)
+
+
+def renamed(recipe: Recipe, name: str) -> Recipe:
+    return dataclasses.replace(recipe, name=name)
