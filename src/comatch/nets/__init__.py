@@ -41,14 +41,14 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
     return encoder
 
 
-def create(name: str, image_size: int) -> nn.Module:
+def create(name: str, image_size: int, pretrained: bool = False) -> nn.Module:
     """A timm model without its classifier; transformers must be told the picture's size."""
     import timm
 
     try:
-        return timm.create_model(name, num_classes=0, img_size=image_size)
+        return timm.create_model(name, pretrained, num_classes=0, img_size=image_size)
     except TypeError:
-        return timm.create_model(name, num_classes=0)
+        return timm.create_model(name, pretrained, num_classes=0)
 
 
 def shrink_stem(encoder: nn.Module) -> bool:
