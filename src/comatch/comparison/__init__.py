@@ -8,7 +8,8 @@ continues what was stopped, and one with more seeds or methods adds to what is t
 import dataclasses
 import gc
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ import torch
 from comatch import api
 from comatch.api import Settings
 from comatch.comparison.board import Board
-from comatch.config import Recipe, check_name, demand, read_json, replace, settings_of
+from comatch.config import (
+    Recipe,
+    check_name,
+    demand,
+    labels_text,
+    read_json,
+    replace,
+    settings_of,
+)
 from comatch.data import splits
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
 from comatch.methods import METHODS, config
@@ -26,9 +35,18 @@ from comatch.report.runs import Row
 from comatch.training.assemble import build_method, normalisation
 from comatch.training.checkpoint import replacing
 from comatch.training.folder import RunFolder
+from comatch.training.initial import begin_from
 from comatch.types import Dataset
 
-DECIDES_SPLIT = ("data", "image_size", "labels", "labels_file", "validation", "labelled_too")
+DECIDES_SPLIT = (
+    "data",
+    "image_size",
+    "stream",
+    "labels",
+    "labels_file",
+    "validation",
+    "labelled_too",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +82,7 @@ def compare(
     data: str | Path | None = None,
     *,
     methods: Sequence[str] | None = None,
-    labels: int | None = None,
+    labels: int | float | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     steps: int | None = None,
     recipe: str | None = None,
@@ -73,11 +91,15 @@ def compare(
     device: str = "auto",
     settings: Settings = (),
     progress: bool = True,
+    elsewhere: Collection[tuple[str, int]] = (),
+    after_run: Callable[[list[Row]], None] | None = None,
 ) -> Comparison:
     """Trains each method with each seed, on the same split for the same seed.
 
     `methods` left out are all there are; the rest is as in `train`. A setting that only some of the
     methods have is theirs alone. A run that fails is named in its row, and the others go on.
+    A method and seed that is finished `elsewhere` is not trained here. `after_run` is told the rows
+    so far, after each run.
     """
     where = api.choose_device(device)
     names = list(dict.fromkeys(METHODS if methods is None else methods))
@@ -86,26 +108,24 @@ def compare(
     given = api.named(data, labels=labels, steps=steps)
     recipes = plan(where, recipe, names, given, settings)
     folder = Path(out) if out else default_folder(recipes[0])
-    # Seed by seed: after one round every method has a first result.
-    planned = [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]
-    jobs = [Job(recipe, RunFolder(folder / run_name(recipe))) for recipe in planned]
+    jobs = jobs_for(folder, recipes, seeds, elsewhere)
     check_folder(folder, jobs)
 
     todo = [job for job in jobs if not job.finished]
     if not todo:
         check_splits(jobs)
         return Comparison(folder, publish(folder, jobs))
-    there = [job.folder for job in jobs if job.folder.exists()]
-    home = Path(data_dir) if data_dir else there[0].data_dir() if there else Path("data")
+    home = home_of_data(data_dir, jobs)
     dataset = api.open_data(recipes[0], home, progress)
     rehearse(todo, dataset)
     check_splits(jobs, dataset)
     make_folder(folder)
 
     rows = publish(folder, jobs, dataset)
-    learned = f"{dataset.name}, {recipes[0].labels or 'all'} labels"
+    learned = f"{dataset.name}, {labels_text(recipes[0].labels)} labels"
     title = f"{learned}, seeds {', '.join(map(str, seeds))} in {folder}"
-    with Board(title, names, len(seeds), rows, progress) as board:
+    others = Counter(method for method, _ in elsewhere)
+    with Board(title, names, len(seeds), rows, progress, others) as board:
         for job in todo:
             bar = board.begin(job.method, job.seed)
             try:
@@ -116,6 +136,8 @@ def compare(
                 job.failure = TOO_LITTLE_MEMORY
             rows = publish(folder, jobs, dataset)
             board.end(job.method, job.seed, rows)
+            if after_run:
+                after_run(rows)
             clear_away(where)
     return Comparison(folder, rows)
 
@@ -152,13 +174,31 @@ def key_of(setting: str) -> str:
     return setting.partition("=")[0]
 
 
+def jobs_for(
+    folder: Path,
+    recipes: Sequence[Recipe],
+    seeds: Sequence[int],
+    elsewhere: Collection[tuple[str, int]] = (),
+) -> list[Job]:
+    """Seed by seed: after one round every method has a first result."""
+    planned = [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]
+    jobs = [Job(recipe, RunFolder(folder / run_name(recipe))) for recipe in planned]
+    return [job for job in jobs if (job.method, job.seed) not in elsewhere]
+
+
+def home_of_data(data_dir: str | Path | None, jobs: Sequence[Job]) -> Path:
+    """As given, or where the runs that are there found theirs."""
+    there = [job.folder for job in jobs if job.folder.exists()]
+    return Path(data_dir) if data_dir else there[0].data_dir() if there else Path("data")
+
+
 def run_name(recipe: Recipe) -> str:
     return f"{recipe.method.method}-seed{recipe.seed}"
 
 
 def default_folder(recipe: Recipe) -> Path:
     """runs/compare-digits-40: always the same, so that the same command goes on."""
-    labels = "all" if recipe.labels is None else recipe.labels
+    labels = labels_text(recipe.labels).replace("%", "pct")
     return Path("runs") / f"compare-{Path(recipe.data).name}-{labels}"
 
 
@@ -184,8 +224,11 @@ def rehearse(jobs: Sequence[Job], dataset: Dataset) -> None:
             "add a folder 'test' with labelled pictures"
         )
     mean, std = normalisation(jobs[0].recipe, dataset)
-    for recipe in {job.method: job.recipe for job in jobs}.values():
-        build_method(recipe, dataset, splits.make(dataset, recipe), mean, std)
+    for job in {job.method: job for job in jobs}.values():
+        split = splits.make(dataset, job.recipe)
+        method = build_method(job.recipe, dataset, split, mean, std)
+        if not job.folder.checkpoint.exists():
+            begin_from(method, job.recipe, dataset.classes)
 
 
 def check_splits(jobs: Sequence[Job], dataset: Dataset | None = None) -> None:
@@ -241,13 +284,17 @@ def publish(folder: Path, jobs: Sequence[Job], dataset: Dataset | None = None) -
         "compare.csv": runs.comma_separated(rows),
         "compare.md": "\n\n".join([runs.markdown(rows), *notes]) + "\n",
     }
+    write_texts(folder, texts)
+    return rows
+
+
+def write_texts(folder: Path, texts: dict[str, str]) -> None:
     try:
         for name, text in texts.items():
             with replacing(folder / name) as file:
                 file.write(text.encode())
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}") from None
-    return rows
 
 
 def origins(jobs: Sequence[Job]) -> list[str]:

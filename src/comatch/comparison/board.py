@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from rich import box
@@ -62,10 +62,17 @@ class Board:
     """A line for each method: seeds done, accuracy so far, what it is at, seconds a run."""
 
     def __init__(
-        self, title: str, methods: Sequence[str], seeds: int, rows: Sequence[Row], show: bool
+        self,
+        title: str,
+        methods: Sequence[str],
+        seeds: int,
+        rows: Sequence[Row],
+        show: bool,
+        elsewhere: Mapping[str, int] | None = None,
     ) -> None:
         self.console = Console(stderr=True, quiet=not show)
         self.title, self.methods, self.seeds, self.show = title, methods, seeds, show
+        self.elsewhere = elsewhere or {}  # seeds of a method that were trained in another place
         self.rows = {row.method: row for row in rows}
         self.running: Running | None = None
         self.began = time.monotonic()
@@ -111,7 +118,7 @@ class Board:
     def over(self, method: str) -> int:
         """Seeds of a method that need no more time."""
         row = self.rows.get(method)
-        return len(row.seeds) + len(row.failed) if row else 0
+        return self.elsewhere.get(method, 0) + (len(row.seeds) + len(row.failed) if row else 0)
 
     def count(self) -> str:
         over = sum(self.over(method) for method in self.methods)

@@ -6,20 +6,37 @@ from typing import Any
 from comatch.config import read_json
 from comatch.errors import UserError
 from comatch.report.runs import origin
-from comatch.report.tables import memory, value_of
+from comatch.report.tables import host_memory, memory, plain_loader, value_of
 
 
 def read(path: Path) -> dict[str, Any]:
     record = read_json(path)
-    if not isinstance(record, dict) or not {"rows", "results"} & set(record):
+    if not isinstance(record, dict) or not {"rows", "results", "pictures"} & set(record):
         raise UserError(f"{path} was not written by comatch bench --json")
     return record
 
 
 def markdown(record: dict[str, Any]) -> str:
     """The table, and under it what it was measured with."""
-    table = growth(record["vary"], record["rows"]) if "vary" in record else step(record["results"])
+    if "pictures" in record:
+        table = pictures(record["pictures"])
+    elif "vary" in record:
+        table = growth(record["vary"], record["rows"])
+    else:
+        table = step(record["results"])
     return f"{lines(table)}\n\n{origin(record['environment'])}"
+
+
+def pictures(result: dict[str, Any]) -> list[list[str]]:
+    """Pictures a second from a disk, ours beside a plain loader's, and the host's memory."""
+    rows = [["", "images/s", ""]]
+    rows += [[name, f"{rate:,.0f}", ""] for name, rate in result["images_per_s"].items()]
+    name, rate, says = plain_loader(result)
+    rows.append([name, rate, says])
+    if "ratio" in result:
+        rows.append(["**one view against it**", f"**{result['ratio']:.2f} times**", ""])
+    rows.append(["host memory", host_memory(result), "before, most while streaming, most in all"])
+    return rows
 
 
 def step(result: dict[str, Any]) -> list[list[str]]:

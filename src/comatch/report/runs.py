@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comatch.config import read_json
+from comatch.config import Recipe, read_json, to_json
 from comatch.errors import UserError
 from comatch.training.folder import RunFolder
 
@@ -81,6 +81,38 @@ COLUMNS = (
 )
 
 
+# What a run is called, how it was computed and how often it was looked at: not what it learned.
+INCIDENTAL = (
+    "name",
+    "seed",
+    "precision",
+    "fused",
+    "engine",
+    "workers",
+    "ahead",
+    "log_every",
+    "eval_every",
+    "checkpoint_every",
+)
+
+
+def essence(recipe: Recipe) -> dict[str, Any]:
+    """The settings that two runs share if they differ in nothing but chance."""
+    plain = to_json(recipe)
+    own = plain.pop("method")
+    together = {"method": own.pop("name"), **plain, **own}
+    return {key: value for key, value in together.items() if key not in INCIDENTAL}
+
+
+def find(path: Path) -> list[Path]:
+    """The run folder at this path, or those below it."""
+    if RunFolder(path).exists():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"there is no folder {path}")
+    return sorted(config.parent for config in path.rglob(RunFolder(path).config.name))
+
+
 def rows(paths: Sequence[Path]) -> list[Row]:
     """One row for each configuration among these run folders, in the order they first appear."""
     groups: dict[str, list[tuple[dict[str, Any], RunFolder]]] = defaultdict(list)
@@ -118,8 +150,13 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *(row.cells() for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return ruled([COLUMNS, *(row.cells() for row in rows)])
+
+
+def ruled(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first line is its head."""
+    head, *body = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
@@ -142,6 +179,10 @@ def comma_separated(rows: Sequence[Row]) -> str:
         }
         for row in rows
     ]
+    return as_csv(records)
+
+
+def as_csv(records: Sequence[dict[str, Any]]) -> str:
     written = io.StringIO()
     table = csv.DictWriter(written, records[0], lineterminator="\n")
     table.writeheader()

@@ -17,8 +17,9 @@ from comatch.report.runs import COLUMNS, Row
 def results(summaries: Sequence[dict[str, Any]]) -> Table:
     """One row a run: what it learned from, and how well."""
     table = Table(box=box.SIMPLE_HEAD, title="Accuracy on pictures that were never trained on")
-    for column in ("method", "labels", "unlabelled used"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    table.add_column("method", no_wrap=True, min_width=max(len(s["method"]) for s in summaries))
+    for column in ("labels", "unlabelled used"):
+        table.add_column(column, justify="right")
     table.add_column("test accuracy", justify="right", style="bold")
     for column in ("steps", "seconds"):
         table.add_column(column, justify="right")
@@ -60,6 +61,33 @@ def chosen(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     for row in rows:
         cells = dict(zip(COLUMNS, row.cells(), strict=True))
         table.add_row(*(cells[column] for column in columns))
+    return table
+
+
+def beside_paper(columns: Sequence[str], rows: Sequence[tuple[str, list[str], list[str]]]) -> Table:
+    """For each method a line of the paper's figures and one of ours; empty ones are left out."""
+    # Narrow, so that four columns fit a terminal of eighty: what is too long breaks before (n=...).
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in ("accuracy %", ""):
+        table.add_column(head, no_wrap=True)
+    for head in columns:
+        table.add_column(head.replace(", ", "\n"))
+    for method, theirs, ours in rows:
+        if any(theirs):
+            table.add_row(method, "paper", *theirs, style="dim")
+        table.add_row("" if any(theirs) else method, "ours", *ours, end_section=True)
+    return table
+
+
+def sections(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A section for all rows that begin with the same word."""
+    table = Table(*columns, box=box.SIMPLE_HEAD)
+    before = ""
+    for first, *rest in rows:
+        if before not in ("", first):
+            table.add_section()
+        table.add_row("" if first == before else first, *rest)
+        before = first
     return table
 
 
@@ -117,7 +145,12 @@ def catalogue(entries: dict[str, str | None]) -> Table:
 
 
 def bench(record: dict[str, Any]) -> Group:
-    """What `comatch bench` measured: one step in detail, or one row for each value of a setting."""
+    """What `comatch bench` measured: one step in detail, or one row for each value of a setting.
+
+    Or, with --data, the way of pictures from a disk.
+    """
+    if "pictures" in record:
+        return from_disk(record)
     place, varied = record["environment"], record.get("vary", "")
     recipe = {**record["recipe"], varied: "..."}
     rows: list[dict[str, Any]] = record["rows"] if varied else [record["results"]]
@@ -134,6 +167,45 @@ def bench(record: dict[str, Any]) -> Group:
     return Group(
         head, stages(some), facts(recipe, some, gpu=place["cuda"] is not None), limits(some)
     )
+
+
+def from_disk(record: dict[str, Any]) -> Group:
+    """Pictures a second from a disk, ours beside a plain loader's, and the host's memory."""
+    place, recipe, result = record["environment"], record["recipe"], record["pictures"]
+    size, gpu = recipe["image_size"], result["decoder"] == "GPU"
+    what = f"{result['files']:,} pictures of {record['data']}, {result['kilobytes']:,.0f} kB each"
+    how = f"{result['workers']} workers, batches of {result['batch']:,}, views of {size} pixels"
+    machine = f"{place['device']}, torch {place['packages']['torch']}, {how}"
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("stages")
+    table.add_column("images/s", justify="right", style="bold")
+    table.add_column("", style="dim")
+    decoded = "decoded on the GPU" if gpu else "decoded on the CPU"
+    says = {"read": "threads", "read, decode": f"{decoded}, squared"}
+    for name, rate in result["images_per_s"].items():
+        views = ", ".join(result["views"]) if name.endswith("views") else "resized crop, flip"
+        table.add_row(name, f"{rate:,.0f}", says.get(name, views))
+    table.add_section()
+    table.add_row(*plain_loader(result))
+    if "ratio" in result:
+        table.add_row("one view against it", f"{result['ratio']:.2f} times", "")
+    table.add_section()
+    table.add_row("host memory", host_memory(result), "before, most while streaming, most in all")
+    return Group(Text.assemble((what, "bold"), f"\n{machine}"), table)
+
+
+def plain_loader(result: dict[str, Any]) -> tuple[str, str, str]:
+    name, plain = "plain DataLoader, one view", result["plain"]
+    if "error" in plain:
+        return name, "none", plain["error"]
+    says = f"Pillow, resized crop, flip, tensor in {result['workers']} processes"
+    memory = "" if plain["memory_mb"] is None else f", {plain['memory_mb']:,} MiB"
+    return name, f"{plain['images_per_s']:,.0f}", says + memory
+
+
+def host_memory(result: dict[str, Any]) -> str:
+    known = ("?" if mb is None else f"{mb:,}" for mb in result["memory_mb"].values())
+    return f"{', '.join(known)} MiB"
 
 
 def stages(result: dict[str, Any]) -> Table:
@@ -163,6 +235,9 @@ def facts(recipe: dict[str, Any], result: dict[str, Any], gpu: bool) -> Table:
     if "loss_ms" in result:
         says = f"{result['loss_share']:.1%} of the step, forward and backward"
         table.add_row("memory, graph, loss", f"{result['loss_ms']:,.2f} ms", says)
+    if "waited_ms" in result:
+        says = "that a step waits for them to be read"
+        table.add_row("streamed pictures", f"{result['waited_ms']:,.2f} ms", says)
     table.add_row("peak memory", memory(result), "of the GPU" if gpu else "of the whole process")
     table.add_row("start-up", f"{result['startup_seconds']:.1f} s", "until the first step is done")
     twin = result.get("twin")

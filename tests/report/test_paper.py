@@ -1,0 +1,49 @@
+"""The paper's figures as they are printed: typed here a second time, row by row."""
+
+import pytest
+
+from comatch import recipes
+from comatch.methods import METHODS
+from comatch.report import paper
+
+COLUMNS = [("cifar10", 20), ("cifar10", 40), ("cifar10", 80), ("cifar10", 250), ("stl10", 1000)]
+PRINTED = {
+    "mixmatch": "27.84 10.63  51.90 11.76  80.79 1.28  88.97 0.85  38.02 8.29",
+    "fixmatch": "82.32 9.77  86.12 3.53  92.06 0.88  94.90 0.67  65.38 0.42",
+    "fixmatch_da": "83.81 9.35  86.98 3.40  92.29 0.86  94.95 0.66  66.53 0.39",
+    "comatch": "87.67 8.47  93.09 1.39  93.97 0.62  95.09 0.33  79.80 0.38",
+}
+
+
+@pytest.mark.parametrize("method", PRINTED)
+def test_table_1(method):
+    assert list(paper.TABLE1) == COLUMNS
+    row = [paper.TABLE1[column][method] for column in COLUMNS]
+    assert [value for figure in row for value in figure] == list(
+        map(float, PRINTED[method].split())
+    )
+
+
+def test_the_table_has_rows_that_can_be_trained():
+    assert tuple(PRINTED) == paper.TABLE1_METHODS
+    assert set(PRINTED) <= set(METHODS)
+    assert paper.TABLE1_LABELS == (20, 40, 80, 250)
+    assert all(set(column) == set(PRINTED) for column in paper.TABLE1.values())
+    assert str(paper.TABLE1["cifar10", 40]["fixmatch_da"]) == "86.98 ± 3.40"
+
+
+def test_the_recipes_promise_what_the_table_has():
+    for name, column in (("cifar10", ("cifar10", 40)), ("stl10", ("stl10", 1000))):
+        figure = paper.TABLE1[column]["comatch"]
+        assert f"{figure.mean:.2f} +- {figure.std:.2f} %" in recipes.RECIPES[name].__doc__
+
+
+def test_ablations():
+    """Section 4.3: 57.1 % by default; T = 1 costs 2.8 points, alpha = 1 costs 2.1."""
+    assert paper.ABLATION_DEFAULT == 57.1
+    assert paper.ABLATION_CHANGES == {("edge_threshold", 1.0): -2.8, ("alpha", 1.0): -2.1}
+    default = recipes.get("imagenet-1pct").method
+    for words in (f"T = {default.edge_threshold}", f"alpha = {default.alpha}"):
+        assert words in paper.ABLATION_MADE
+    assert f"lambda_ctr = {default.lambda_ctr:g}, " in paper.ABLATION_MADE
+    assert f"K = {default.bank_size:,}" in paper.ABLATION_MADE
