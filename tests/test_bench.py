@@ -5,8 +5,10 @@ import json
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from comatch import bench, recipes
@@ -342,3 +344,90 @@ def test_a_record_without_counts_or_memory_is_still_a_table(cli, tmp_path):
     assert code == 0
     assert "TFLOP/s" not in table
     assert "| peak memory | unknown |" in table
+
+
+# --------------------------------------------------------------------------- pictures from a disk
+
+
+@pytest.fixture
+def jpegs(tmp_path, monkeypatch):
+    """A folder of JPEGs, of which each stage takes a batch or two."""
+    monkeypatch.setattr(bench.pictures, "SECONDS", 0.01)
+    monkeypatch.setattr(bench.pictures, "WARM_UP", 1)
+    random = np.random.default_rng(0)
+    for i in range(24):
+        path = tmp_path / "jpegs" / "train" / f"c{i % 2}" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return tmp_path / "jpegs"
+
+
+FROM_DISK = ["--device", "cpu", "--set", "image_size=16", "--set", "batch=2", "--set", "mu=3"]
+
+
+def test_pictures_from_a_disk(jpegs, cli, tmp_path):
+    code, out, err = cli("bench", "--data", jpegs, "--workers", 2, "--json", "b.json", *FROM_DISK)
+    assert code == 0, err
+    record = json.loads((tmp_path / "b.json").read_text())
+    result = record["pictures"]
+    stages = ["read", "read, decode", "read, decode, one view", "read, decode, 3 views"]
+    assert list(result["images_per_s"]) == stages
+    assert min(result["images_per_s"].values()) > 0
+    ratio = result["images_per_s"]["read, decode, one view"] / result["plain"]["images_per_s"]
+    assert result["ratio"] == pytest.approx(ratio, rel=1e-3)
+    assert result["memory_mb"]["peak"] >= result["memory_mb"]["streaming"] > 0
+    assert (result["workers"], result["files"], result["batch"]) == (2, 24, 8)
+    assert str(jpegs) not in json.dumps({**record, "environment": None})
+    for fragment in ("24 pictures of jpegs", "plain DataLoader", "one view against it", "MiB"):
+        assert fragment in out
+    code, out, _ = cli("report", "--markdown", "b.json")
+    assert code == 0
+    assert "| read, decode |" in out
+    assert "times** |" in out
+
+
+def test_a_damaged_picture_stops_only_the_plain_loader(jpegs, cli):
+    (jpegs / "train" / "c0" / "x.jpg").write_bytes(b"")
+    for i in range(80):  # so that one in a hundred is not reached
+        (jpegs / "train" / "c1" / f"more{i}.jpg").write_bytes(
+            (jpegs / "train" / "c1" / "1.jpg").read_bytes()
+        )
+    code, out, err = cli("bench", "--data", jpegs, "--workers", 1, *FROM_DISK)
+    assert code == 0, err
+    assert "one view against it" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "fragment"),
+    [
+        (["--data", "nowhere"], "nowhere does not exist"),
+        (["--data", ".", "--vary", "mu=1"], "leave --vary"),
+        (["--data", ".", "--workers", 0], "--workers 0"),
+        (["--workers", 2], "--workers is for --data"),
+    ],
+)
+def test_mistakes_with_a_folder(cli, words, fragment):
+    code, _, err = cli("bench", *words)
+    assert code == 2
+    assert fragment in err
+
+
+def test_a_step_on_streamed_pictures(jpegs, cli, tmp_path):
+    words = [*QUICK, "--no-twin", "--set", f"data={jpegs}", "--set", "stream=yes"]
+    code, out, err = cli(
+        "bench",
+        "--recipe",
+        "folder",
+        *words,
+        "--set",
+        "labels=4",
+        "--set",
+        "batch=2",
+        "--json",
+        "b.json",
+    )
+    assert code == 0, err
+    result = json.loads((tmp_path / "b.json").read_text())["results"]
+    assert result["waited_ms"] >= 0
+    assert "streamed pictures" in out

@@ -152,6 +152,16 @@ def test_runs_are_numbered_and_resume_takes_the_last(cli, tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
+def test_a_share_of_the_labels(cli, tmp_path):
+    code, _, err = cli("train", "digits", "--labels", "2.8%", *FAST)
+    assert code == 0, err
+    run = tmp_path / "runs" / "digits-comatch-2.8pct-seed0"
+    assert json.loads((run / "summary.json").read_text())["labels"] == 40
+    split = json.loads((run / "split.json").read_text())
+    assert split["origin"].startswith("4 a class (0.028 of 1,438 labelled pictures in 10 classes)")
+    assert cli("train", "--out", run, "--resume", "--labels", "0.028")[0] == 0
+
+
 def test_baseline_is_trained_on_the_same_split(cli, tmp_path):
     code, out, err = cli("train", "digits", "--labels", 20, "--baseline", *FAST, "--out", "run")
     assert code == 0, err
@@ -233,6 +243,10 @@ def test_help_is_quick_and_teaches():
         (["digits", "--labels", "5"], ["use --labels 10"]),
         (["digits", "--labels", "5000"], ["labelled pictures, not 500"]),
         (["digits", "--labels", "0"], ["labels=0"]),
+        (["digits", "--labels", "100%"], ["labels=1.0", "a share as in 1%"]),
+        (["digits", "--labels", "few"], ["--labels few", "a share as in 1%"]),
+        (["digits", "--labels", "99%"], ["labelled pictures, not 142"]),
+        (["digits", "--set", "stream=yes"], ["digits is read whole"]),
         (["digits", "--steps", "0"], ["steps=0"]),
         (["digits", "--device", "tpu"], ["unknown device"]),
         (["digits", "--set", "batch=1000"], ["fewer than", "add pictures, or --set mu=1"]),

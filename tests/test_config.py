@@ -6,7 +6,7 @@ import json
 import pytest
 
 from comatch import methods, recipes
-from comatch.config import Recipe, from_json, parse, replace, settings_of, to_json
+from comatch.config import Recipe, from_json, labels_text, parse, replace, settings_of, to_json
 from comatch.errors import UserError
 
 
@@ -37,9 +37,28 @@ def test_values_are_read_by_type():
     }
 
 
+def test_labels_are_a_number_or_a_share():
+    recipe = recipes.get("cifar10", "comatch")
+    for text, value in {"1%": 0.01, "40": 40, "0.25%": 0.0025, "0.1": 0.1, "4,000": 4000}.items():
+        (read,) = parse(recipe, [f"labels={text}"]).values()
+        assert (read, type(read)) == (value, type(value))
+        assert replace(recipe, labels=read).labels == value
+    texts = {None: "all", 40: "40", 0.01: "1%", 0.0025: "0.25%", 0.125: "12.5%"}
+    assert {labels: labels_text(labels) for labels in texts} == texts
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "labels=0",
+        "labels=-1%",
+        "labels=100%",
+        "labels=1.5",
+        "labels=some",
+        "labels=%",
+        "stream=perhaps",
+        "workers=0",
+        "ahead=0",
         "alpha",
         "steps=many",
         "flip=perhaps",

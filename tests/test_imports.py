@@ -8,6 +8,7 @@ import comatch
 FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each other
     {"__main__"},
     {"cli"},
+    {"reproduction"},
     {"comparison"},
     {"api"},
     {"bench"},
@@ -19,7 +20,8 @@ FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each o
     {"memory", "losses", "propagation"},
     {"kernels"},
     {"config", "types"},
-    {"errors", "cache"},
+    {"distributed"},
+    {"errors", "cache", "launch"},
 ]
 PACKAGE = Path(comatch.__file__).parent
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

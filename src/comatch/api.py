@@ -18,14 +18,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from comatch import evaluation, recipes
-from comatch.config import Recipe, parse, read_json, replace
+from comatch import distributed, evaluation, launch, recipes
+from comatch.config import Recipe, labels_text, parse, read_json, replace
 from comatch.data import sources, splits
 from comatch.data.folder import PictureError, read_picture, square
+from comatch.data.streaming import in_pieces, middle
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
+from comatch.nets.pretrained import is_timm
 from comatch.training.assemble import choose_precision
 from comatch.training.folder import RunFolder
+from comatch.training.initial import check_there
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
 from comatch.types import Dataset
@@ -45,10 +48,11 @@ class Run:
 def train(
     data: str | Path | None = None,
     *,
-    labels: int | None = None,
+    labels: int | float | None = None,
     labels_file: str | Path | None = None,
     method: str | None = None,
     recipe: str | None = None,
+    init: str | Path | None = None,
     data_dir: str | Path | None = None,
     steps: int | None = None,
     seed: int | None = None,
@@ -60,14 +64,24 @@ def train(
 ) -> Run:
     """Trains a classifier and leaves a run folder.
 
-    `data` is a known name (digits, cifar10, stl10) or the path of a folder of pictures. Everything
+    `data` is a known name (digits, cifar10, stl10) or the path of a folder of pictures. `labels` is
+    how many to keep, the same number a class, or a share of them below 1. `init` is
+    what to begin from: a run folder, a file of weights, "timm" or "timm:NAME.TAG". Everything
     left out is the recipe's choice; `settings` changes any field of the recipe or of its method
     ({"alpha": 1.0}, or ["alpha=1.0"]). With `resume`, an unfinished run in `out` goes on, and a
-    finished one is returned as it is.
+    finished one is returned as it is. Under `torchrun`, all processes train one classifier, the
+    first of them writes, and a run that torchrun starts again goes on by itself.
     """
+    distributed.join()
+    call = f"folder of {(data, labels, method, recipe, seed, out)}"
+    begun = distributed.word_left(call)  # torchrun has started this again, so it goes on
+    out = begun or out
+    resume = resume or begun is not None or (not launch.several() and launch.restarts() > 0)
+    progress = progress and distributed.rank() == 0
     where = choose_device(device)
     table = None if labels_file is None else str(Path(labels_file).absolute())
-    given = named(data, labels=labels, labels_file=table, steps=steps, seed=seed)
+    start = None if init is None else _weights(init)
+    given = named(data, labels=labels, labels_file=table, init=start, steps=steps, seed=seed)
 
     folder = RunFolder(Path(out)) if out else None
     if folder is None or not (resume and folder.exists()):
@@ -81,8 +95,10 @@ def train(
         home = Path(data_dir) if data_dir else folder.data_dir()
     else:
         folder.check_free()
+        check_there(planned.init)
         home = Path(data_dir or "data")
 
+    distributed.leave_word(call, str(folder.path))
     dataset = open_data(planned, home, progress)
     return learn(folder, planned, dataset, where, home, partial(TrainingBar, show=progress))
 
@@ -102,7 +118,7 @@ def plan(
 ) -> Recipe:
     """All that decides a run; a name or a value that cannot be is told here."""
     name = recipe or recipes.default_for(given.get("data", "digits"), where.type == "cuda")
-    planned = recipes.get(name, method or "comatch")
+    planned = recipes.get(name, method)
     given = given | _typed(planned, settings)
     planned = complete(replace(planned, **given), given)
     return replace(planned, precision=choose_precision(planned.precision, where))
@@ -129,12 +145,17 @@ def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
     if not recipe.data:
         raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of pictures")
     if recipe.labels_file and "labels" not in given:
-        return replace(recipe, labels=None)  # the file says which, and so how many
+        recipe = replace(recipe, labels=None)  # the file says which, and so how many
+    if recipe.init and recipe.init_lr and "lr" not in given:
+        recipe = replace(recipe, lr=recipe.init_lr)
     return recipe
 
 
 def _typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
-    return dict(settings) if isinstance(settings, dict) else parse(recipe, settings)
+    typed = dict(settings) if isinstance(settings, dict) else parse(recipe, settings)
+    if typed.get("init"):
+        typed["init"] = _weights(typed["init"])
+    return typed
 
 
 def check_same(
@@ -163,7 +184,8 @@ def find_setting(recipe: Recipe, key: str) -> Any:
 
 def open_data(recipe: Recipe, data_dir: Path, progress: bool = True) -> Dataset:
     labels_file = Path(recipe.labels_file) if recipe.labels_file else None
-    dataset = sources.load(recipe.data, data_dir, recipe.image_size, progress, labels_file)
+    size, stream = recipe.image_size, recipe.stream
+    dataset = sources.load(recipe.data, data_dir, size, progress, labels_file, stream)
     if dataset.skipped:
         some = "; ".join(dataset.skipped[:3]) + ("; ..." if len(dataset.skipped) > 3 else "")
         warnings.warn(f"{len(dataset.skipped)} pictures were left out ({some})", stacklevel=2)
@@ -172,8 +194,8 @@ def open_data(recipe: Recipe, data_dir: Path, progress: bool = True) -> Dataset:
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     """runs/digits-comatch-40-seed0, and -2, -3, ... behind it where that is taken."""
-    labels = "all" if recipe.labels is None else recipe.labels
-    stem = f"{Path(recipe.data).name}-{recipe.method.method}-{labels}-seed{recipe.seed}"
+    labels, method = labels_text(recipe.labels).replace("%", "pct"), recipe.method.method
+    stem = f"{Path(recipe.data).name}-{method}-{labels}-seed{recipe.seed}"
     taken, path, number = None, Path("runs") / stem, 1
     while path.exists():
         number += 1
@@ -187,13 +209,18 @@ def choose_device(device: str) -> torch.device:
     gpu = torch.cuda.is_available()
     if device == "cuda" and not gpu:
         raise UserError("no CUDA GPU can be used here: use --device cpu, or auto")
-    return torch.device("cuda" if gpu and device != "cpu" else "cpu")
+    return distributed.device() if gpu and device != "cpu" else torch.device("cpu")
 
 
 def _source(data: str) -> str:
     """A name as it is, a path made absolute so that the run can be continued from anywhere."""
     path = Path(data).expanduser()
     return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
+
+
+def _weights(init: str | Path) -> str:
+    """A name of timm's as it is; a path made absolute, whether or not it is still there."""
+    return str(init) if is_timm(str(init)) else str(Path(init).expanduser().absolute())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,6 +237,7 @@ class Classifier:
         self.net = net.to(device).eval()
         self.classes: list[str] = description["classes"]
         self.image_size: int = description["image_size"]
+        self.resize: int = description.get("resize", self.image_size)
         self.mean = torch.tensor(description["mean"], device=device)
         self.std = torch.tensor(description["std"], device=device)
 
@@ -235,21 +263,22 @@ class Classifier:
             images = list(images)
         several = [images] if isinstance(images, Picture) else images
         with ThreadPoolExecutor() as pool:
-            arrays = list(pool.map(lambda picture: to_array(picture, size), several))
+            arrays = list(pool.map(lambda picture: to_array(picture, size, self.resize), several))
         if not arrays:
             raise UserError("no picture was given")
         return torch.from_numpy(np.stack(arrays))
 
 
-def to_array(picture: Picture, size: int) -> np.ndarray:  # [3, size, size] uint8
+def to_array(picture: Picture, size: int, resize: int) -> np.ndarray:  # [3, size, size] uint8
+    """The shorter side becomes `resize` pixels, and the middle `size` of them are seen."""
     if isinstance(picture, str | Path):
         try:
-            return read_picture(Path(picture), size)
+            return middle(read_picture(Path(picture), resize), size)
         except PictureError as error:
             raise UserError(f"{picture} cannot be read: {error}") from None
     if isinstance(picture, np.ndarray):
         picture = Image.fromarray(picture)
-    return square(picture, size)
+    return middle(square(picture, resize), size)
 
 
 def folder_of(run: str | Path | Run) -> RunFolder:
@@ -284,8 +313,13 @@ def evaluate(
         raise UserError(
             f"{recipe.data} has no test part: add a folder 'test' with labelled pictures"
         )
-    p = classifier.predict(dataset.test.images).probabilities
-    return evaluation.score(p, dataset.test.labels)
+    device_of = classifier.mean.device
+    seen = [
+        (classifier.predict(images).probabilities, labels)
+        for images, labels in in_pieces(dataset.test, classifier.image_size, device_of)
+    ]
+    p, labels = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
+    return evaluation.score(p, labels)
 
 
 def predict_files(
@@ -295,7 +329,7 @@ def predict_files(
 
     def read(path: Path) -> np.ndarray | PictureError:
         try:
-            return read_picture(path, classifier.image_size)
+            return middle(read_picture(path, classifier.resize), classifier.image_size)
         except PictureError as error:
             return error
 

@@ -40,11 +40,20 @@ class Recipe:
 
     # What is learned from
     data: str = setting("digits", "digits, cifar10, stl10 or the path of a folder of pictures")
-    labels: int | None = setting(None, "labels kept, the same number a class; none: all there are")
-    labels_file: str | None = setting(None, "CSV of path,label that says what is labelled")
+    labels: int | float | None = setting(
+        None, "labels kept, the same number a class: a number, or a share as in 1%; none: all"
+    )
+    labels_file: str | None = setting(
+        None, "what is labelled: CSV of path,label, or a plain list of file names"
+    )
     validation: float = setting(0.0, "pictures held out for choosing: a number, or a share below 1")
     labelled_too: bool = setting(False, "labelled pictures are also among the unlabelled ones")
     image_size: int = setting(32, "side of the pictures in pixels")
+    stream: str = setting(
+        "auto", "read while training: yes, no, auto: a folder above 8 GB of pixels"
+    )
+    workers: int | None = setting(None, "threads that read a stream; none: one a core")
+    ahead: int = setting(2, "batches of a stream that are prepared ahead")
     mean: tuple[float, ...] | None = setting(None, "channel means, 0 to 1; none: measured")
     std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: measured")
 
@@ -61,12 +70,16 @@ class Recipe:
     stem: str = setting(
         "auto", "small (3x3, no pooling), standard (the model's own), auto: by size"
     )
+    init: str | None = setting(
+        None, "weights to begin from: a run folder, a file, timm or timm:NAME.TAG; none: random"
+    )
 
     # How it learns
     batch: int = setting(64, "B: labelled pictures a step")
     mu: int = setting(7, "unlabelled pictures a step for every labelled one")
     steps: int = setting(524_288, "optimiser steps")
     lr: float = setting(0.03, "learning rate at the start")
+    init_lr: float | None = setting(None, "the same for a run with init; none: no other")
     schedule: str = setting("cosine-7/16", "cosine-7/16, cosine (to zero) or constant")
     momentum: float = setting(0.9, "SGD momentum, with Nesterov's look-ahead")
     weight_decay: float = setting(5e-4, "weight decay")
@@ -83,17 +96,43 @@ class Recipe:
 
     def __post_init__(self) -> None:
         every = ("log_every", "eval_every", "checkpoint_every")
-        for name in ("batch", "mu", "steps", "image_size", *every):
+        for name in ("batch", "mu", "steps", "image_size", "ahead", *every):
             demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
         demand(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
         demand(self.lr > 0, f"lr={self.lr}: must be above 0")
+        lr = self.init_lr
+        demand(lr is None or lr > 0, f"init_lr={lr}: must be above 0, or none")
+        workers = self.workers
+        demand(workers is None or workers >= 1, f"workers={workers}: must be at least 1, or none")
         demand(self.seed >= 0, f"seed={self.seed}: must not be negative")
-        demand(self.labels is None or self.labels >= 1, f"labels={self.labels}: at least 1")
+        demand(is_number_or_share(self.labels), f"labels={self.labels}: {NUMBER_OR_SHARE}")
         demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
         demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
         demand(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
         for name, known in CHOICES.items():
             check_name(getattr(self, name), known, name)
+
+
+NUMBER_OR_SHARE = "a whole number of at least 1, a share as in 1%, or none for all"
+
+
+def is_number_or_share(labels: int | float | None) -> bool:
+    return labels is None or 0 < labels < 1 or (isinstance(labels, int) and labels >= 1)
+
+
+def labels_text(labels: int | float | None) -> str:
+    """For people and the names of folders: all, 40, 1%."""
+    if labels is None:
+        return "all"
+    return f"{100 * labels:.6g}%" if labels < 1 else str(labels)
+
+
+def read_number_or_share(text: str) -> int | float:
+    """`40`, `1%` or `0.01`."""
+    text = text.strip().replace("_", "").replace(",", "")
+    if text.endswith("%"):
+        return round(float(text.removesuffix("%")) / 100, 12)
+    return float(text) if "." in text else int(text)
 
 
 CHOICES = {
@@ -102,6 +141,7 @@ CHOICES = {
     "engine": ("auto", "eager", "compiled", "captured"),
     "weak_crop": ("pad", "resized"),
     "stem": ("auto", "small", "standard"),
+    "stream": ("auto", "yes", "no"),
 }
 
 
@@ -188,6 +228,8 @@ def _read(key: str, text: str, hint: Any) -> Any:
             return None
         hint = wanted[0]
     try:
+        if wanted == [int, float]:
+            return read_number_or_share(text)
         if hint is bool:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
                 text.lower()
@@ -199,4 +241,5 @@ def _read(key: str, text: str, hint: Any) -> Any:
         return hint(text)
     except (ValueError, KeyError):
         kind = {bool: "yes or no", int: "a whole number", float: "a number"}.get(hint, "numbers")
+        kind = NUMBER_OR_SHARE if wanted == [int, float] else kind
         raise UserError(f"--set {key}={text}: {key} takes {kind}") from None

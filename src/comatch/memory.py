@@ -10,6 +10,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from comatch import distributed
+
 
 class RingBuffer(nn.Module):
     """The last `size` rows that were pushed, oldest overwritten first."""
@@ -34,7 +36,9 @@ class RingBuffer(nn.Module):
         return self.filled >= self.size
 
     @torch.no_grad()
-    def push(self, rows: Tensor) -> None:
+    def push(self, *parts: Tensor) -> None:
+        """Rows [n, width], perhaps in several parts."""
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         rows = rows.detach()[-self.size :].to(self.rows.dtype)
         self.rows.index_copy_(0, self._places(len(rows)), rows)
         self.cursor.add_(len(rows)).remainder_(self.size)
@@ -54,6 +58,17 @@ class RingBuffer(nn.Module):
     def _places(self, count: int) -> Tensor:
         steps = torch.arange(count, device=self.rows.device)
         return (self.cursor + steps).remainder(self.size)
+
+
+class Window(RingBuffer):
+    """Means over the last batches, one row each: the ranks that share a batch share its row."""
+
+    def mean_with(self, row: Tensor) -> Tensor:
+        return super().mean_with(distributed.mean(row))
+
+    def push(self, *rows: Tensor) -> None:
+        """One row [1, width] from each rank."""
+        super().push(torch.cat(rows).mean(0, keepdim=True) if distributed.world() > 1 else rows[0])
 
 
 class Averages(nn.Module):

@@ -1,6 +1,7 @@
 """The few shapes that data takes on its way through the rooms."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
@@ -26,6 +27,24 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Files:
+    """Pictures of any size that stay on the disk: those that do not fit into memory."""
+
+    root: Path
+    labels: Tensor  # [N] int64, UNLABELLED where nobody knows
+    names: list[str]  # paths below the root: unique, stable, fit for a file
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def subset(self, rows: Tensor) -> "Files":
+        return Files(self.root, self.labels[rows], [self.names[i] for i in rows.tolist()])
+
+
+Part = Pictures | Files  # of a data set
+
+
+@dataclass(frozen=True)
 class Dataset:
     """What a source gives: every picture with the truth as far as it is known.
 
@@ -34,8 +53,8 @@ class Dataset:
 
     name: str
     classes: list[str]
-    train: Pictures
-    test: Pictures | None = None
+    train: Part
+    test: Part | None = None
     folds: list[list[int]] = field(default_factory=list)  # predefined labelled rows of `train`
     skipped: list[str] = field(default_factory=list)  # "path: why", for pictures left out
 

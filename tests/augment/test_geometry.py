@@ -28,6 +28,17 @@ def test_pad_crop_is_a_reflecting_pad_and_a_crop(tiles, size, pad):
     assert torch.equal(geometry.pad_crop(images, offsets, pad), torch.stack(expected))
 
 
+def test_pad_crop_of_another_size(tiles):
+    images = tiles(12)[:2]
+    offsets = torch.tensor([[0, 5], [6, 1]])
+    padded = tvf.pad(images, [2] * 4, padding_mode="reflect")
+    crops = geometry.pad_crop(images, offsets, 2, 10)
+    assert torch.equal(crops[0], padded[0, :, 0:10, 5:15])
+    assert torch.equal(crops[1], padded[1, :, 6:16, 1:11])
+    drawn = geometry.sample_pad_crop(1000, 2, CPU, spare=2)
+    assert (drawn.min(), drawn.max()) == (0, 5)
+
+
 def test_pad_crop_draws_each_of_the_eight_offsets_alike():
     offsets = geometry.sample_pad_crop(40_000, 4, CPU)
     pairs = (offsets[:, 0] * 8 + offsets[:, 1]).bincount()

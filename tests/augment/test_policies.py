@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from comatch.augment import colour, policies
+from comatch.augment import colour, geometry, policies
 from comatch.augment.policies import OPERATIONS, Operation, Views, build
 from comatch.errors import UserError
 
@@ -81,6 +81,25 @@ def test_operations_are_drawn_alike_and_applied_half_the_time():
     assert set(sign.tolist()) == {-1.0, 1.0}
     for k in range(14):
         assert sign[kind == k].mean().abs() < 0.1  # the sign does not depend on the operation
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("weak_crop", ["pad", "resized"])
+def test_views_may_be_smaller_than_pictures(photographs, name, weak_crop):
+    images = photographs(36)
+    views = build(name, Views(weak_crop=weak_crop, size=32))(images)
+    assert views.shape == (len(images), 3, 32, 32)
+    assert views.min() >= -0.01
+    assert views.max() <= 255.01
+
+
+def test_the_smaller_view_of_a_whole_picture_shows_all_of_it(photographs):
+    images = photographs(36)
+    plain = replace(PLAIN, weak_crop="resized", size=32)
+    expected = torch.nn.functional.interpolate(images.float(), (32, 32), mode="bilinear")
+    box = torch.tensor([[0, 0, 36, 36]]).expand(len(images), 4)
+    assert (geometry.resized_crop(images.float(), box, 32) - expected).abs().max() < 0.01
+    assert (build("weak", plain)(images) - expected).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,11 +15,14 @@ from comatch.data.folder import (
     find_pictures,
     folder,
     read_labels,
+    read_list,
     read_picture,
     square,
 )
 from comatch.errors import UserError
-from comatch.types import UNLABELLED, Dataset
+from comatch.types import UNLABELLED, Dataset, Files
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*no picture of class 'eel':UserWarning")
 
 COLOURS = {"cat": (200, 30, 40), "dog": (20, 180, 60), "eel": (10, 60, 220)}
 
@@ -169,11 +172,171 @@ def test_neither_csv_nor_classes(tmp_path: Path, where: str) -> None:
 
 
 def test_parts_are_not_taken_for_classes(sorted_folder: Path, tmp_path: Path) -> None:
-    for i, part in enumerate(("train", "val", "test")):
+    for i, part in enumerate(("val", "validation")):
         picture(tmp_path / "all" / part / "cat" / "x.png", (i, 0, 0))
     assert "parts, not classes" in complaint(tmp_path / "all")
     (sorted_folder / "eel").rename(sorted_folder / "train")  # the one on rails
     assert folder(sorted_folder, 8).classes == ["cat", "dog", "train"]
+
+
+# ------------------------------------------------------------------------- the layout of ImageNet
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path) -> Path:
+    """Class folders in `train` and `val`, file names that begin with the class."""
+    root = tmp_path / "imagenet"
+    for part, count in (("train", 3), ("val", 2)):
+        for c, name in enumerate(("n01", "n02")):
+            for i in range(count):
+                picture(root / part / name / f"{name}_{i}.png", (99 * c, 50 * i, count))
+    return root
+
+
+def test_train_and_val(imagenet: Path) -> None:
+    picture(imagenet / "unlabeled" / "deep" / "x.png")
+    data = folder(imagenet, 8)
+    assert data.classes == ["n01", "n02"]
+    assert labels_of(data)["train/n02/n02_1.png"] == "n02"
+    assert data.train.names[-1] == "unlabeled/deep/x.png"
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1, UNLABELLED]
+    assert data.test is not None
+    assert data.test.names[0] == "val/n01/n01_0.png"
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+    assert data.skipped == []
+
+
+@pytest.mark.parametrize("name", ["test", "valid", "Validation"])
+def test_the_test_part_has_several_names(imagenet: Path, name: str) -> None:
+    (imagenet / "val").rename(imagenet / name)
+    data = folder(imagenet, 8)
+    assert data.test is not None
+    assert data.test.names[0] == f"{name}/n01/n01_0.png"
+    assert len(data.train) == 6
+
+
+def test_of_two_test_parts_the_one_with_labels(imagenet: Path, tmp_path: Path) -> None:
+    picture(imagenet / "test" / "ILSVRC_0.png")  # as ImageNet has them, without labels
+    data = folder(imagenet, 8)
+    assert data.test is not None
+    assert {name.split("/")[0] for name in data.test.names} == {"val"}
+    assert len(data.train) == 6
+    for i, name in enumerate(("n01", "n02")):
+        picture(imagenet / "test" / name / "x.png", (i, 1, 1))
+    with pytest.warns(UserWarning, match="val is not used: the test part is .*test"):
+        data = folder(imagenet, 8)
+    assert data.test is not None
+    assert data.test.names == ["test/n01/x.png", "test/n02/x.png"]
+
+
+def test_train_alone(imagenet: Path) -> None:
+    (imagenet / "val").rename(imagenet.parent / "val")
+    data = folder(imagenet, 8)
+    assert data.classes == ["n01", "n02"]
+    assert data.test is None
+
+
+def test_a_class_that_val_lacks_is_named(imagenet: Path) -> None:
+    for name in ("n03", "n04"):
+        picture(imagenet / "train" / name / "x.png", (int(name[1:]), 0, 7))
+    with pytest.warns(UserWarning, match=r"val has no picture of class 'n03' and 1 more: accuracy"):
+        data = folder(imagenet, 8)
+    assert data.test is not None
+    assert data.test.labels.unique().tolist() == [0, 1]
+
+
+def test_a_class_that_train_lacks(imagenet: Path) -> None:
+    picture(imagenet / "val" / "n09" / "x.png")
+    assert "val has the class 'n09', of which" in complaint(imagenet)
+    (imagenet / "train" / "n09").mkdir()
+    assert "class 'n09' has no picture" in complaint(imagenet)
+
+
+@pytest.mark.parametrize("prefix", ["", "train/"])
+@pytest.mark.parametrize("place", [".", "train"])
+def test_a_csv_file_in_this_layout(imagenet: Path, prefix: str, place: str) -> None:
+    rows = f"{prefix}n01/n01_0.png,n01\n{prefix}n02/n02_2.png,n02\n"
+    (imagenet / place / "labels.csv").write_text(rows)
+    data = folder(imagenet, 8)
+    expected = {"train/n01/n01_0.png": "n01", "train/n02/n02_2.png": "n02"}
+    assert labels_of(data) == expected
+    assert len(data.train) == 6
+
+
+# -------------------------------------------------------------------------------- plain lists
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n01_0.png\nn02_2.png\n",
+        "\ufeffn01_0.png\r\n\r\n n02_2.png \r\nn01_0.png",
+        "n01/n01_0.png\nn02/n02_2.png\n",
+        "train/n01/n01_0.png\n./train\\n02\\n02_2.png\n",
+    ],
+)
+def test_a_plain_list_says_which_labels_are_known(imagenet: Path, text: str) -> None:
+    file = imagenet.parent / "1percent.txt"
+    file.write_bytes(text.encode())
+    data = folder(imagenet, 8, labels_file=file)
+    assert labels_of(data) == {"train/n01/n01_0.png": "n01", "train/n02/n02_2.png": "n02"}
+    assert len(data.train) == 6
+    assert len(data.test or []) == 4
+
+
+def test_without_class_folders_the_file_name_has_the_class(tmp_path: Path) -> None:
+    for i, name in enumerate(("n01_0.png", "n01_1.png", "n02_0.png", "n02_1.png")):
+        picture(tmp_path / "flat" / name, (i, i, i))
+    (tmp_path / "list.txt").write_text("n01_1.png\nn02_0.png\n")
+    data = folder(tmp_path / "flat", 8, labels_file=tmp_path / "list.txt")
+    assert labels_of(data) == {"n01_1.png": "n01", "n02_0.png": "n02"}
+
+
+def test_a_list_of_pictures_that_are_not_there(imagenet: Path) -> None:
+    file = imagenet.parent / "list.txt"
+    file.write_text("n01_0.png\nn02_77.png\nn01_78.png\nn01_1.png\n")
+    message = complaint(imagenet, labels_file=file)
+    assert "lists 4 pictures of which 2 are not there" in message
+    assert "n02_77.png for one" in message
+
+
+def test_a_name_that_several_pictures_have(sorted_folder: Path) -> None:
+    file = sorted_folder.parent / "list.txt"
+    file.write_text("0.png\neel/1.png\n")
+    message = complaint(sorted_folder, labels_file=file)
+    assert "0.png, which may be cat/0.png or dog/0.png: write the folder" in message
+    file.write_text("dog/0.png\ncat/1.png\n")
+    data = folder(sorted_folder, 8, labels_file=file)
+    assert labels_of(data) == {"dog/0.png": "dog", "cat/1.png": "cat"}
+
+
+def test_a_list_is_no_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("a.png,cat\nb.png\n")
+    assert read_list(tmp_path / "l.csv") == []
+
+
+# ------------------------------------------------------------------------- pictures that stay files
+
+
+def test_pictures_may_stay_files(imagenet: Path) -> None:
+    (imagenet / "train" / "n01" / "broken.png").write_bytes(b"?")  # which is seen when it is read
+    data, seen = folder(imagenet, 8, stream="yes"), folder(imagenet, 8)
+    assert isinstance(data.train, Files)
+    assert isinstance(data.test, Files)
+    assert data.classes == seen.classes
+    assert set(data.train.names) - set(seen.train.names) == {"train/n01/broken.png"}
+    assert labels_of(data).items() >= labels_of(seen).items()
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+    some = data.train.subset(torch.tensor([4, 0]))
+    assert some.names == [data.train.names[4], data.train.names[0]]
+    assert some.labels.tolist() == [1, 0]
+
+
+def test_so_they_do_if_there_are_many(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 6 * 3 * 8 * 8)
+    assert not isinstance(folder(imagenet, 8).train, Files)
+    assert isinstance(folder(imagenet, 9).train, Files)
+    assert not isinstance(folder(imagenet, 9, stream="no").train, Files)
 
 
 # --------------------------------------------------------------------------------- labels.csv
@@ -369,7 +532,7 @@ def test_the_same_picture_under_one_label_or_none(flat_folder: Path) -> None:
 def test_twins_in_the_test_part(sorted_folder: Path) -> None:
     content = (sorted_folder / "test/cat/b.png").read_bytes()
     (sorted_folder / "test/dog/twin.png").write_bytes(content)
-    assert "is the same picture as dog/twin.png" in complaint(sorted_folder)
+    assert "is the same picture as test/dog/twin.png" in complaint(sorted_folder)
 
 
 # ------------------------------------------------------------------------- folders as they are
@@ -523,6 +686,16 @@ def test_square_scales_the_shorter_side_and_keeps_the_middle() -> None:
         assert (pixels[[0, 2], 1:-1, 1:-1] == 0).all()
 
 
+def test_square_may_take_another_part_of_the_longer_side() -> None:
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, :10, 0], wide[:, 10:20, 1], wide[:, 20:, 2] = 255, 255, 255
+    for image in (Image.fromarray(wide), Image.fromarray(wide.transpose(1, 0, 2))):
+        for channel, place in enumerate((0.0, 0.5, 1.0)):
+            pixels = square(image, 10, place)[:, 2:8, 2:8]
+            assert pixels[channel].min() == 255
+            assert pixels.sum() == pixels[channel].sum()
+
+
 def test_square_averages_rather_than_drops() -> None:
     board = (np.indices((256, 256)).sum(0) % 2 * 255).astype(np.uint8)
     pixels = square(Image.fromarray(board), 8)
@@ -665,7 +838,7 @@ def test_big_jpegs_are_decoded_at_a_fraction_and_look_the_same(
     Image.fromarray(big.astype(np.uint8)).save(tmp_path / "x.jpg", quality=95)
     decoded = []
     monkeypatch.setattr(
-        module, "square", lambda image, size: (decoded.append(image.size), square(image, size))[1]
+        module, "square", lambda image, *how: (decoded.append(image.size), square(image, *how))[1]
     )
     pixels = read_picture(tmp_path / "x.jpg", 32)
     assert max(decoded[0]) <= 400

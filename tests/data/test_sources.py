@@ -458,6 +458,15 @@ def test_a_labels_file_leaves_only_its_own_labels(stl: Path, tmp_path: Path) -> 
     assert data.test.labels.tolist() == [9, 0, 2, 1]
 
 
+def test_a_plain_list_keeps_the_labels_of_its_pictures(stl: Path, tmp_path: Path) -> None:
+    file = tmp_path / "some.txt"
+    file.write_text("train/00001\n4\ntrain/00001\n")
+    data = load("stl10", stl, None, labels_file=file)
+    expected = torch.full((11,), UNLABELLED)
+    expected[1], expected[4] = 1, 4
+    assert torch.equal(data.train.labels, expected)
+
+
 def test_in_digits_a_number_is_a_name(tmp_path: Path) -> None:
     file = tmp_path / "some.csv"
     file.write_text("5,3\n0,1\n")
@@ -473,6 +482,8 @@ def test_in_digits_a_number_is_a_name(tmp_path: Path) -> None:
         ("test/00000,cat", "test/00000"),
         ("0,lion", "lion"),
         ("0,cat\ntrain/00000,dog", "two labels"),
+        ("train/00001\ntrain/99999", "train/99999"),
+        ("unlabeled/00000", "has the label 'none'"),
     ],
 )
 def test_a_wrong_labels_file(stl: Path, tmp_path: Path, row: str, complaint: str) -> None:
@@ -480,3 +491,8 @@ def test_a_wrong_labels_file(stl: Path, tmp_path: Path, row: str, complaint: str
     file.write_text(row + "\n")
     with pytest.raises(UserError, match=complaint):
         load("stl10", stl, None, labels_file=file)
+
+
+def test_a_named_source_is_not_streamed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="digits is read whole"):
+        load("digits", tmp_path, None, stream="yes")

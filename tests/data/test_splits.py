@@ -9,7 +9,7 @@ import torch
 from comatch.config import Recipe, replace
 from comatch.data import splits
 from comatch.errors import UserError
-from comatch.types import UNLABELLED, Dataset, Pictures
+from comatch.types import UNLABELLED, Dataset, Files, Pictures
 
 
 def dataset(per_class=(10, 12, 14), unlabelled=5, folds=()):
@@ -56,6 +56,50 @@ def test_all_labels_are_used_when_no_number_is_given():
     assert len(splits.make(data, Recipe()).labelled) == 36
     held_out = splits.make(data, Recipe(validation=0.5))
     assert len(held_out.labelled) == 36 - len(held_out.validation) == 18
+
+
+@pytest.mark.parametrize(("share", "each"), [(0.01, 1), (0.1, 1), (0.25, 3), (0.5, 6), (0.83, 10)])
+def test_a_share_is_the_same_number_of_each_class(share, each):
+    """Of 36 labelled pictures in three classes; the five without a label do not count."""
+    data = dataset()
+    split = splits.make(data, Recipe(labels=share))
+    assert torch.bincount(data.train.labels[split.labelled]).tolist() == [each] * 3
+    assert split.origin == f"{each} a class ({share} of 36 labelled pictures in 3 classes), by seed"
+    same = splits.make(data, Recipe(labels=3 * each))
+    assert torch.equal(split.labelled, same.labelled)
+
+
+def test_shares_of_imagenet_are_those_of_the_paper():
+    """1,281,167 pictures in 1,000 classes; a tenth of them will do."""
+    labels = torch.arange(128_117) % 100
+    files = Files("", labels, [str(i) for i in range(len(labels))])
+    data = Dataset("imagenet", [str(c) for c in range(100)], files)
+    for share, each in ((0.01, 13), (0.1, 128)):
+        assert len(splits.make(data, Recipe(labels=share)).labelled) == 100 * each
+
+
+def test_a_share_that_a_class_does_not_have():
+    with pytest.raises(UserError, match="class 'c0' has 10 labelled pictures, not 11"):
+        splits.make(dataset(), Recipe(labels=0.9))
+
+
+def test_a_list_is_named():
+    split = splits.make(dataset(), Recipe(labels_file="lists/1percent.txt"))
+    assert split.origin == "all 36 labels of 1percent.txt"
+
+
+def test_files_have_a_fingerprint(tmp_path):
+    for i in range(4):
+        (tmp_path / f"{i}").write_bytes(b"x" * i)
+    files = Files(tmp_path, torch.arange(4), ["0", "1", "2", "3"])
+    first = splits.fingerprint(files)
+    assert splits.fingerprint(files) == first
+    relabelled = dataclasses.replace(files, labels=torch.zeros(4, dtype=torch.long))
+    assert splits.fingerprint(relabelled) != first
+    (tmp_path / "2").write_bytes(b"another length")
+    assert splits.fingerprint(files) != first
+    (tmp_path / "2").unlink()  # is no error here
+    assert splits.fingerprint(files) != first
 
 
 def test_a_split_comes_back_from_its_file():

@@ -237,7 +237,7 @@ class Engine:
         self.mode = mode
 
     @contextlib.contextmanager
-    def graph(self, graph, stream):
+    def graph(self, graph, stream, capture_error_mode):
         self.capturing = True
         try:
             yield

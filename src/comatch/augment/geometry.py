@@ -20,19 +20,26 @@ def flip(images: Tensor, flags: Tensor) -> Tensor:
     return torch.where(flags[:, None, None, None], images.flip(-1), images)
 
 
-def sample_pad_crop(n: int, pad: int, device: torch.device) -> Tensor:
-    """Rows (top, left) in 0 .. 2 pad - 1: like the authors, who never take the very last crop."""
-    return torch.randint(0, max(1, 2 * pad), (n, 2), device=device)  # [N, 2]
+def sample_pad_crop(n: int, pad: int, device: torch.device, spare: int = 0) -> Tensor:
+    """Rows (top, left) in 0 .. 2 pad - 1: like the authors, who never take the very last crop.
+
+    `spare` more where the picture is so much larger than the crop.
+    """
+    return torch.randint(0, max(1, 2 * pad + spare), (n, 2), device=device)  # [N, 2]
 
 
-def pad_crop(images: Tensor, offsets: Tensor, pad: int) -> Tensor:
-    """Reflect the picture `pad` pixels beyond its border, then cut its own size at the offset."""
-    height, width = images.shape[-2:]
+def pad_crop(images: Tensor, offsets: Tensor, pad: int, size: int | None = None) -> Tensor:
+    """Reflect the picture `pad` pixels beyond its border, then cut `size` at the offset.
+
+    The size is the picture's own, unless said otherwise.
+    """
+    n, channels, height, width = images.shape
+    tall, wide = (size or height), (size or width)
     top, left = (offsets - pad).unbind(1)
-    rows = _reflect(top[:, None] + torch.arange(height, device=images.device), height)  # [N, H]
-    cols = _reflect(left[:, None] + torch.arange(width, device=images.device), width)  # [N, W]
-    images = images.gather(2, rows[:, None, :, None].expand_as(images))
-    return images.gather(3, cols[:, None, None, :].expand_as(images))
+    rows = _reflect(top[:, None] + torch.arange(tall, device=images.device), height)  # [N, tall]
+    cols = _reflect(left[:, None] + torch.arange(wide, device=images.device), width)  # [N, wide]
+    images = images.gather(2, rows[:, None, :, None].expand(n, channels, tall, width))
+    return images.gather(3, cols[:, None, None, :].expand(n, channels, tall, wide))
 
 
 def _reflect(index: Tensor, size: int) -> Tensor:
@@ -71,11 +78,11 @@ def sample_resized_crop(
     return torch.cat((top, left, tall, wide), 1).long()  # [N, 4]
 
 
-def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
-    """Enlarge each picture's box (top, left, height, width) to the size of the picture."""
+def resized_crop(images: Tensor, boxes: Tensor, size: int | None = None) -> Tensor:
+    """Scale each picture's box (top, left, height, width) to `size`, or to that of the picture."""
     top, left, tall, wide = boxes.unbind(1)
-    x = _spread(left, wide, images.shape[-1])[:, None, :]  # [N, 1, W]
-    y = _spread(top, tall, images.shape[-2])[:, :, None]  # [N, H, 1]
+    x = _spread(left, wide, size or images.shape[-1])[:, None, :]  # [N, 1, W]
+    y = _spread(top, tall, size or images.shape[-2])[:, :, None]  # [N, H, 1]
     return _bilinear(images, x, y)
 
 

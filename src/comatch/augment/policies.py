@@ -29,6 +29,8 @@ class Views:
     """The smallest share of the picture that a resized crop keeps."""
     cutout: float = 0.5
     """Side of the square that the strong view covers, as a share of the picture's side."""
+    size: int | None = None
+    """Side of the views; none: that of the pictures."""
     fill: float = 128.0
     """The grey of that square, and of what an affine map uncovers."""
 
@@ -43,7 +45,7 @@ def policy(function: Policy) -> Policy:
 
 
 def build(name: str, views: Views) -> Callable[[Tensor], Tensor]:
-    """The policy called `name`: uint8 [N, 3, H, W] to float32 [N, 3, H, W], still in 0 .. 255."""
+    """The policy called `name`: uint8 [N, 3, H, W] to float32, of the views' size, in 0 .. 255."""
     check_name(name, POLICIES, "view")
     chosen = POLICIES[name]
     return lambda images: chosen(images.float(), views)
@@ -65,16 +67,17 @@ def weak(images: Tensor, views: Views) -> Tensor:
     if views.weak_crop == "resized":
         images = _random_part(images, views)
     else:
-        offsets = geometry.sample_pad_crop(len(images), views.pad, images.device)
-        images = geometry.pad_crop(images, offsets, views.pad)
+        spare = images.shape[-1] - (views.size or images.shape[-1])
+        offsets = geometry.sample_pad_crop(len(images), views.pad, images.device, spare)
+        images = geometry.pad_crop(images, offsets, views.pad, views.size)
     return _maybe_flip(images, views)
 
 
 @policy
 def strong(images: Tensor, views: Views) -> Tensor:
     """The weak view, two of the fourteen operations, and a square covered with grey."""
-    n, _, height, width = images.shape
     images = weak(images, views)
+    n, _, height, width = images.shape
     for _ in range(2):
         drawn = sample_operation(n, images.device)
         images = operate(images, drawn, views.fill)
@@ -181,7 +184,7 @@ def by_kind(
 def _random_part(images: Tensor, views: Views) -> Tensor:
     n, _, height, width = images.shape
     boxes = geometry.sample_resized_crop(n, height, width, views.min_area, images.device)
-    return geometry.resized_crop(images, boxes)
+    return geometry.resized_crop(images, boxes, views.size)
 
 
 def _maybe_flip(images: Tensor, views: Views) -> Tensor:

@@ -7,7 +7,8 @@ it with are measured in the same run (`limits`):
     a large copy             the bytes a second that it can move
     the plain twin           the same step in eager float32 PyTorch, pictures as [N, C, H, W]
 
-And one setting can be varied, to see what the step costs as its work grows.
+And one setting can be varied, to see what the step costs as its work grows. How fast pictures
+come from a disk into such a step is another measurement (`pictures`).
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from comatch.bench import pictures
 from comatch.bench.limits import assemble_twin, ceilings, count, tf32_flags
 from comatch.bench.stages import CUTS, Say, free, silent, time_step
 from comatch.config import Recipe, check_name, demand, parse, replace, settings_of, to_json
@@ -60,6 +62,20 @@ def run(
         raise UserError(f"none of the values could be measured: {rows[0]['error']}")
     relate(rows)
     return {**record, "vary": vary.partition("=")[0], "rows": rows}
+
+
+def run_pictures(
+    recipe: Recipe,
+    path: Path,
+    device: torch.device,
+    workers: int | None = None,
+    say: Say = silent,
+) -> dict[str, Any]:
+    """How fast the pictures of this folder can be read, decoded and augmented: a record like it."""
+    demand(workers is None or workers >= 1, f"--workers {workers}: must be at least 1")
+    measured = rounded(pictures.measure(recipe, path, device, workers, say))
+    record = {"environment": environment(device), "recipe": describe(recipe)}
+    return {**record, "data": path.resolve().name, "pictures": measured}
 
 
 def measure(
@@ -162,7 +178,8 @@ def out_of_memory(error: RuntimeError | MemoryError) -> str:
 
 def made_up(recipe: Recipe, classes: int) -> tuple[Dataset, Split]:
     """Random pictures of the recipe's size, as many as its steps ask for: nothing to download."""
-    labelled = -(-(recipe.labels or recipe.batch) // classes) * classes  # the same for each class
+    wanted = recipe.labels if isinstance(recipe.labels, int) else recipe.batch
+    labelled = -(-wanted // classes) * classes  # the same for each class
     n = labelled + PASS * recipe.batch * recipe.mu
     pixels = torch.randint(256, (n, 3, recipe.image_size, recipe.image_size), dtype=torch.uint8)
     labels = torch.full((n,), UNLABELLED)
@@ -176,7 +193,7 @@ def made_up(recipe: Recipe, classes: int) -> tuple[Dataset, Split]:
 def describe(recipe: Recipe) -> dict[str, Any]:
     """The recipe for the record, without the paths of the machine that it was measured on."""
     plain = to_json(recipe)
-    for key in ("data", "labels_file"):
+    for key in ("data", "labels_file", "init"):
         plain[key] = Path(plain[key]).name if plain[key] else plain[key]
     return plain
 
@@ -190,4 +207,4 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-__all__ = ["made_up", "measure", "run"]
+__all__ = ["made_up", "measure", "run", "run_pictures"]

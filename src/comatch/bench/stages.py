@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from comatch.data.streaming import Streaming
 from comatch.training.assemble import Assembly
 from comatch.training.loop import peak_memory_mb, wait_for
 from comatch.training.step import EAGER_STEPS
@@ -89,6 +90,13 @@ def time_step(
     if "backward" in times and NETWORK in times:
         loss = statistics.median(times["backward"]) - statistics.median(times[NETWORK])
         result |= {"loss_ms": max(0.0, loss), "loss_share": max(0.0, loss) / ms}
+    if isinstance(run.data, Streaming):
+        before = run.data.waited
+        for _ in range(steps):
+            whole()
+        result["waited_ms"] = 1000 * (run.data.waited - before) / steps
+        wait_for(device)
+        run.data.reader.close()
     return result
 
 
@@ -173,7 +181,7 @@ def repeatable(work: Work, before: Work, shared: tuple[Any, Any] | None) -> Work
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream):
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         work()
     again = graph.replay
     return call

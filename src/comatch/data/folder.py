@@ -1,8 +1,11 @@
 """A folder of pictures, as people have them, becomes a data set.
 
 Labels come from a `labels.csv` (rows of path,label) or from sub-folders named after the classes;
-whatever has no label is unlabelled. A sub-folder `test` of the same form is the test part.
+whatever has no label is unlabelled. A sub-folder `test` of the same form is the test part. The
+layout of ImageNet is known too: class folders in `train`, and in `val` those of the test part.
 Nothing is ever written into the folder.
+
+Pictures that fit into memory are decoded at once; more than that stay files (`data.streaming`).
 """
 
 import csv
@@ -13,35 +16,45 @@ import os
 import posixpath
 import re
 import unicodedata
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
 from comatch.errors import UserError
-from comatch.types import UNLABELLED, Dataset, Pictures
+from comatch.types import UNLABELLED, Dataset, Files, Part, Pictures
 
 EXTENSIONS = frozenset([".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"])
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others have no business behind these
 FORMATS_TEXT = "JPEG, PNG, WebP, BMP, GIF or TIFF"
 UNLABELLED_NAMES = ("unlabeled", "unlabelled")
+TEST_NAMES = ("test", "val", "valid", "validation")  # the first that has labels is the test part
 LABELS_CSV = "labels.csv"
+MOST_BYTES = 8 * 10**9  # of pixels that are held in memory, unless it is said otherwise
 HEADERS = ("path", "file", "filename", "image", "name", "index"), ("label", "class")
 
 
 def folder(
-    path: Path, image_size: int | None, labels_file: Path | None = None, progress: bool = True
+    path: Path,
+    image_size: int | None,
+    labels_file: Path | None = None,
+    progress: bool = True,
+    stream: str = "auto",
 ) -> Dataset:
     """The pictures below `path`, squared to `image_size`, with the labels that they have.
 
-    With a `labels_file` its rows are the only labels, also where there are class sub-folders.
+    With a `labels_file` its rows are the only labels, also where there are class sub-folders. With
+    `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the pictures stay files.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -49,24 +62,34 @@ def folder(
     if image_size is None:
         raise UserError(f"the pictures in {path} have no size of their own: give an image size")
 
-    test_dir = next((d for d in _subfolders(path) if d.name.lower() == "test"), None)
-    names = _names(path, without=test_dir)
+    layout = _layout(path)
+    names = _names(path, without=layout.others)
     if not names:
         raise UserError(f"{path} has no pictures: put some in it ({FORMATS_TEXT})")
-    labels_file = labels_file or _labels_csv(path)
-    labels = _labels_from(labels_file, path, names) if labels_file else _labels_by_folder(names)
-    if not labels_file:
-        _check_class_folders(path, set(labels.values()))
+    labels_file = labels_file or _labels_csv(path) or _labels_csv(layout.home)
+    labels = _labels_of(layout, names, labels_file)
     classes = sorted(set(labels.values()), key=_natural)
     if len(classes) == 1:
         raise UserError(
-            f"all labels in {labels_file or path} are '{classes[0]}': give two classes or more"
+            f"all labels in {labels_file or layout.home} are '{classes[0]}': "
+            "give two classes or more"
         )
-    twins = _twins(path, labels)
+    stays = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
+    # Among so many that they stay files, those of one length are too many to be compared.
+    twins = {} if stays else _twins(path, labels)
     names = [name for name in names if name not in twins]
     # All that can be wrong with files and labels is told before the long work of decoding.
+    test_dir = layout.test
     test_names, test_labels = _test_part(path, test_dir, classes) if test_dir else ([], {})
-    train, skipped = _load(path, names, labels, classes, image_size, progress)
+    for name in {} if stays else _twins(path, test_labels):
+        del test_labels[name]
+
+    def load(names: Sequence[str], labels: dict[str, str]) -> tuple[Part, list[str]]:
+        if stays:
+            return Files(path, _numbers(names, labels, classes), list(names)), []
+        return _load(path, names, labels, classes, image_size, progress)
+
+    train, skipped = load(names, labels)
     skipped += [f"{name}: {why}" for name, why in twins.items()]
     for number, name in enumerate(classes):
         if not (train.labels == number).any():
@@ -80,23 +103,55 @@ def folder(
     if test_dir and (unlabelled := len(test_names) - len(test_labels)):
         skipped.append(f"{test_dir.name}: {unlabelled} pictures without a label")
     if test_labels:
-        rows = sorted(test_labels)
-        test, more = _load(path, rows, test_labels, classes, image_size, progress)
+        test, more = load(sorted(test_labels), test_labels)
         skipped += more
     return Dataset(path.resolve().name, classes, train, test, skipped=skipped)
 
 
+class Layout(NamedTuple):
+    """Where the parts of a folder lie."""
+
+    path: Path
+    home: Path  # what the class folders are in
+    test: Path | None
+    others: list[Path]  # folders that hold no training pictures
+
+    @property
+    def prefix(self) -> str:
+        """What the names of pictures in `home` begin with."""
+        return "" if self.home == self.path else f"{self.home.name}/"
+
+
+def _layout(path: Path) -> Layout:
+    """Class folders beside `test`; or, if there are only parts, class folders in `train`."""
+    parts = {folder.name.lower(): folder for folder in _subfolders(path)}
+    if "train" not in parts or not set(parts) <= {"train", *TEST_NAMES, *UNLABELLED_NAMES}:
+        test = parts.get("test")
+        return Layout(path, path, test, [test] if test else [])
+    others = [parts[name] for name in TEST_NAMES if name in parts]
+    sorted_out = [part for part in others if _subfolders(part) or _labels_csv(part)]
+    test = next(iter(sorted_out or others), None)
+    if unused := [part.name for part in sorted_out if part != test]:
+        warnings.warn(f"{path / unused[0]} is not used: the test part is {test}", stacklevel=2)
+    return Layout(path, parts["train"], test, others)
+
+
 def _test_part(path: Path, test_dir: Path, classes: list[str]) -> tuple[list[str], dict[str, str]]:
     """Names and labels of the test part, both below `path`."""
-    names = _names(test_dir, without=path)
+    names = _names(test_dir, without=[path])
     labels_file = _labels_csv(test_dir)
     labels = _labels_from(labels_file, test_dir, names) if labels_file else _labels_by_folder(names)
-    for name in _twins(test_dir, labels):
-        del labels[name]
     if strangers := sorted(set(labels.values()) - set(classes), key=_natural):
         raise UserError(
             f"{test_dir} has the class '{strangers[0]}', of which {path} has no labelled picture: "
             "label some or remove it"
+        )
+    missing = sorted(set(classes) - set(labels.values()), key=_natural)
+    if labels and missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        warnings.warn(
+            f"{test_dir} has no picture of class '{missing[0]}'{more}: accuracy is over the rest",
+            stacklevel=3,
         )
     prefix = test_dir.name
     return [f"{prefix}/{n}" for n in names], {f"{prefix}/{n}": c for n, c in labels.items()}
@@ -125,14 +180,14 @@ class PictureError(Exception):
     """A file that gives no picture; the text says why in a few words."""
 
 
-def read_picture(path: Path, size: int) -> np.ndarray:  # [3, size, size] uint8
+def read_picture(path: Path, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size] uint8
     """Decode and square one picture, or raise `PictureError`."""
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for ever
             raise PictureError("not a file")
         with Image.open(path, formats=FORMATS) as image:
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
-            return square(image, size)
+            return square(image, size, place)
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         raise PictureError(_why(error, path)) from error
 
@@ -145,10 +200,14 @@ def _why(error: Exception, path: Path) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def square(image: Image.Image, size: int) -> np.ndarray:  # [3, size, size] uint8
-    """Upright, RGB, the shorter side scaled to `size`, the middle of the longer one."""
-    image = ImageOps.exif_transpose(image)
-    image = ImageOps.fit(_rgb(image), (size, size), Image.Resampling.BILINEAR)
+def square(image: Image.Image, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size]
+    """Upright, RGB, the shorter side scaled to `size`, the middle of the longer one.
+
+    Or another part of it: 0 is its beginning, 1 its end.
+    """
+    image = _rgb(ImageOps.exif_transpose(image))
+    centre = (place, place)
+    image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, centering=centre)
     return np.ascontiguousarray(np.array(image).transpose(2, 0, 1))
 
 
@@ -217,12 +276,14 @@ def _load(
     if skipped:
         for target, row in enumerate(kept):  # close the gaps in place: there may be no room for two
             images[target] = images[row]
+    readable = [names[row] for row in kept]
+    pixels = torch.from_numpy(images[: len(kept)])
+    return Pictures(pixels, _numbers(readable, labels, classes), readable), skipped
+
+
+def _numbers(names: Sequence[str], labels: dict[str, str], classes: list[str]) -> Tensor:  # [N]
     numbers = {name: number for number, name in enumerate(classes)}
-    return Pictures(
-        torch.from_numpy(images[: len(kept)]),
-        torch.tensor([numbers.get(labels.get(names[row], ""), UNLABELLED) for row in kept]),
-        [names[row] for row in kept],
-    ), skipped
+    return torch.tensor([numbers.get(labels.get(name, ""), UNLABELLED) for name in names])
 
 
 def _twins(path: Path, labels: dict[str, str]) -> dict[str, str]:
@@ -256,13 +317,13 @@ def _twins(path: Path, labels: dict[str, str]) -> dict[str, str]:
 # ----------------------------------------------------------------------- which files there are
 
 
-def _below(top: Path, without: Path | None = None) -> list[Path]:
+def _below(top: Path, without: Collection[Path] = ()) -> list[Path]:
     """Every picture below `top`, links followed.
 
     A folder is entered once, however many links lead to it, so loops end; and links come last, so
     that it is entered by its own name.
     """
-    found, seen = [], {_identity(without)} if without else set()
+    found, seen = [], {_identity(folder) for folder in without}
     folders, links = [top], list[Path]()
     while folders or links:
         here = (folders or links).pop()
@@ -286,7 +347,7 @@ def _below(top: Path, without: Path | None = None) -> list[Path]:
     return found
 
 
-def _names(top: Path, without: Path | None) -> list[str]:
+def _names(top: Path, without: Collection[Path]) -> list[str]:
     return sorted(path.relative_to(top).as_posix() for path in _below(top, without))
 
 
@@ -322,18 +383,30 @@ def read_labels(csv_path: Path) -> dict[str, str]:
     return labels
 
 
-def _rows(csv_path: Path) -> list[list[str]]:
-    """The rows without their header, split at whichever separator makes most of them pairs."""
+def read_list(path: Path) -> list[str]:
+    """The lines of a plain list, one picture a line; none if the file is a csv file."""
+    lines = [line.strip() for line in _text(path).splitlines()]
+    lines = list(dict.fromkeys(line for line in lines if line))
+    return [] if any(separator in line for line in lines for separator in ",;\t") else lines
+
+
+def _text(path: Path) -> str:
     try:
-        raw = csv_path.read_bytes()
+        raw = path.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read {csv_path} ({error.strerror}): give a csv file") from error
+        raise UserError(f"cannot read {path} ({error.strerror}): give a csv file") from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
     if "\0" in text:  # UTF-16, or no text at all
-        raise UserError(f"{csv_path} is not plain text: save it as CSV in UTF-8")
+        raise UserError(f"{path} is not plain text: save it as CSV in UTF-8")
+    return text
+
+
+def _rows(csv_path: Path) -> list[list[str]]:
+    """The rows without their header, split at whichever separator makes most of them pairs."""
+    text = _text(csv_path)
 
     def split(separator: str) -> list[list[str]]:
         lines = io.StringIO(text, newline=None)
@@ -359,15 +432,62 @@ def _labels_csv(path: Path) -> Path | None:
     return path / LABELS_CSV if (path / LABELS_CSV).is_file() else None
 
 
-def _labels_by_folder(names: list[str]) -> dict[str, str]:
+def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> dict[str, str]:
+    """What is known of the training pictures: by a csv file, by a list, or by their folders."""
+    by_folder = _labels_by_folder(names, layout.prefix)
+    if labels_file is None:
+        _check_class_folders(layout.home, set(by_folder.values()))
+        return by_folder
+    if listed := read_list(labels_file):
+        return _labels_listed(labels_file, listed, names, by_folder)
+    return _labels_from(labels_file, layout.path, names, layout.prefix)
+
+
+def _labels_by_folder(names: list[str], prefix: str = "") -> dict[str, str]:
     """Each picture below a sub-folder has its name for a label."""
-    top = {name: name.split("/")[0] for name in names if "/" in name}
+    inner = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+    top = {name: below.split("/")[0] for name, below in inner.items() if "/" in below}
     return {name: label for name, label in top.items() if label.lower() not in UNLABELLED_NAMES}
 
 
-def _labels_from(csv_path: Path, path: Path, names: list[str]) -> dict[str, str]:
+def _labels_listed(
+    path: Path, listed: list[str], names: list[str], by_folder: dict[str, str]
+) -> dict[str, str]:
+    """The pictures of a plain list, found by their file names, with the classes of their folders.
+
+    A picture in no class folder has what its file name begins with: n01440764_10026.JPEG.
+    """
+    by_path = {name: name for name in names}
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        by_file[posixpath.basename(name)].append(name)
+    labels: dict[str, str] = {}
+    strangers = []
+    for written in listed:
+        plain = posixpath.normpath(written.replace("\\", "/"))
+        found = [by_path[plain]] if plain in by_path else by_file[posixpath.basename(plain)]
+        found = [n for n in found if f"/{n}".endswith(f"/{plain}")] or found
+        if len(found) > 1:
+            raise UserError(
+                f"{path} lists {written}, which may be {found[0]} or {found[1]}: "
+                "write the folder before the name"
+            )
+        label = found and (by_folder.get(found[0]) or posixpath.basename(plain).rpartition("_")[0])
+        if label:
+            labels[found[0]] = label
+        else:
+            strangers.append(written)
+    if strangers:
+        raise UserError(
+            f"{path} lists {len(listed)} pictures of which {len(strangers)} are not there or in "
+            f"no class folder, {strangers[0]} for one: give the folder that the list was made for"
+        )
+    return labels
+
+
+def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "") -> dict[str, str]:
     """The labels of a csv file by the pictures' names, however the file spells them."""
-    find = _finder(path, names)
+    find = _finder(path, names, prefix)
     labels: dict[str, str] = {}
     strangers = []
     for written, label in read_labels(csv_path).items():
@@ -387,17 +507,18 @@ def _labels_from(csv_path: Path, path: Path, names: list[str]) -> dict[str, str]
     return labels
 
 
-def _finder(path: Path, names: list[str]) -> Callable[[str], str | None]:
+def _finder(path: Path, names: list[str], prefix: str) -> Callable[[str], str | None]:
     """From a path as somebody wrote it to the name of the picture.
 
-    Either slash, `./`, accents in one letter or two, and, by asking the file system, absolute
-    paths and links.
+    Either slash, `./`, accents in one letter or two, with or without the prefix and, by asking the
+    file system, absolute paths and links.
     """
 
     def plain(text: str) -> str:
         return unicodedata.normalize("NFC", posixpath.normpath(text.replace("\\", "/")))
 
-    by_name = {plain(name): name for name in names}
+    by_name = {plain(name.removeprefix(prefix)): name for name in names}
+    by_name |= {plain(name): name for name in names}
     by_file: dict[str, str] = {}
 
     def find(written: str) -> str | None:
@@ -421,10 +542,10 @@ def _check_class_folders(path: Path, classes: set[str]) -> None:
             f"{path} has no labels: put a {LABELS_CSV} in it with rows of path,label, "
             "or sort some pictures into sub-folders named after the classes"
         )
-    if classes <= {"train", "val", "valid", "validation"}:
+    if classes <= {"train", *TEST_NAMES}:
         raise UserError(
             f"the sub-folders of {path} ({', '.join(sorted(classes))}) are parts, not classes: "
-            "give the folder that holds the class folders, with the test part in it as `test`"
+            "put class folders in train, and in val or test those of the test part"
         )
     for sub in _subfolders(path):
         if sub.name not in classes and sub.name.lower() not in ("test", *UNLABELLED_NAMES):

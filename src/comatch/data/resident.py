@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from comatch import distributed
 from comatch.types import Everything, Pictures
 
 
@@ -16,7 +17,8 @@ class Shuffler(nn.Module):
     """Rows in random order, each used once before any is used again.
 
     If there are fewer rows than a batch takes, several shuffles follow each other within it. Its
-    state is buffers, so a checkpoint brings it back in the middle of a pass.
+    state is buffers, so a checkpoint brings it back in the middle of a pass. Ranks share the order,
+    and each draws its part of a batch.
     """
 
     order: Tensor  # [batches * batch]
@@ -33,11 +35,13 @@ class Shuffler(nn.Module):
         """Starts a new pass. Called by the loop, which knows the step without asking the device."""
         rounds = -(-len(self.order) // self.rows)
         keys = torch.rand(rounds, self.rows, device=self.order.device)
-        self.order.copy_(keys.argsort(dim=1).flatten()[: len(self.order)])
+        order = keys.argsort(dim=1).flatten()[: len(self.order)]
+        self.order.copy_(distributed.from_first(order))
         self.cursor.zero_()
 
     def draw(self) -> Tensor:  # [batch]
-        places = self.cursor + torch.arange(self.batch, device=self.order.device)
+        mine = distributed.share(self.batch)
+        places = self.cursor + torch.arange(mine.start, mine.stop, device=self.order.device)
         rows = self.order.index_select(0, places)
         self.cursor.add_(self.batch)
         return rows
@@ -75,6 +79,10 @@ class Resident(nn.Module):
         for shuffler in (self.shuffle_x, self.shuffle_u):
             if step % shuffler.batches == 0:
                 shuffler.shuffle()
+
+    def counts(self) -> dict[str, float]:
+        """Of what a stream meets on its way, nothing happens here."""
+        return {}
 
     def everything(self) -> Everything:
         return Everything(self.images_x, self.labels_x, self.images_u)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comatch.data.download import fetch, unpack
-from comatch.data.folder import folder, read_labels
+from comatch.data.folder import folder, read_labels, read_list
 from comatch.errors import UserError
 from comatch.types import UNLABELLED, Dataset, Pictures
 
@@ -27,20 +27,23 @@ def load(
     image_size: int | None = None,
     progress: bool = True,
     labels_file: Path | None = None,
+    stream: str = "auto",
 ) -> Dataset:
     """The data set called `data`: a name in `SOURCES`, or the path of a folder of pictures.
 
-    `image_size` None keeps a named source's own size. With a `labels_file`, its `path,label` rows
-    are the only labels.
+    `image_size` None keeps a named source's own size. With a `labels_file`, its rows of path,label
+    or its list of pictures are the only labels. A folder's pictures may stay files: `stream`.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size} is no size: give a number of pixels")
     if data in SOURCES:
+        if stream == "yes":
+            raise UserError(f"{data} is read whole: leave stream=yes out, or give a folder")
         dataset = SOURCES[data](data_dir, image_size, progress)
         return relabel(dataset, labels_file) if labels_file else dataset
     path = Path(data).expanduser()
     if path.exists():
-        return folder(path, image_size, labels_file, progress)
+        return folder(path, image_size, labels_file, progress, stream)
     near = difflib.get_close_matches(data.lower(), SOURCES, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise UserError(
@@ -58,7 +61,13 @@ def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
     rows |= {name: i for i, name in enumerate(dataset.train.names)}
     numbers = {name: i for i, name in enumerate(dataset.classes)}
     labels = torch.full_like(dataset.train.labels, UNLABELLED)
-    for name, label in read_labels(labels_file).items():
+
+    def class_of(name: str) -> str:  # of a picture in a plain list
+        number = int(dataset.train.labels[rows[name]]) if name in rows else UNLABELLED
+        return "none" if number == UNLABELLED else dataset.classes[number]
+
+    listed = {name: class_of(name) for name in read_list(labels_file)}
+    for name, label in (listed or read_labels(labels_file)).items():
         if name not in rows:
             known = f"{dataset.train.names[0]} to {dataset.train.names[-1]}"
             raise UserError(f"{labels_file} labels {name!r}: {dataset.name} has names {known}")

@@ -6,7 +6,9 @@ labelled. The test part is a data set of its own and is not known here.
 """
 
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from comatch.config import Recipe
 from comatch.errors import UserError
-from comatch.types import Dataset, Pictures
+from comatch.types import Dataset, Files, Part
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,13 @@ def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
 def make(dataset: Dataset, recipe: Recipe) -> Split:
     """A new split by the recipe's seed, or the predefined fold of that number."""
     labels = dataset.train.labels.numpy()
-    wanted = recipe.labels
+    wanted, how = recipe.labels, ""
+    if wanted is not None and wanted < 1:
+        known = int((labels >= 0).sum())
+        how = f" ({wanted:.4g} of {known:,} labelled pictures in {len(dataset.classes)} classes)"
+        wanted = max(1, round(wanted * known / len(dataset.classes))) * len(dataset.classes)
     if wanted is not None and wanted % len(dataset.classes):
-        few, many = _multiples(wanted, len(dataset.classes))
+        few, many = _multiples(int(wanted), len(dataset.classes))
         raise UserError(
             f"{wanted} labels cannot be shared evenly by {len(dataset.classes)} classes: "
             f"use --labels {few or many}" + (f" or {many}" if few else "")
@@ -77,12 +83,15 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
     if fold is not None:
         labelled, origin = sorted(set(fold) - set(validation)), f"predefined fold {recipe.seed}"
     else:
-        each = None if wanted is None else wanted // len(by_class)
+        each = None if wanted is None else int(wanted) // len(by_class)
         for c, rows in enumerate(by_class):
             if len(rows) < (each or 1):
                 raise UserError(_too_few(dataset.classes[c], len(rows), each, len(by_class)))
         labelled = [row for rows in by_class for row in sorted(rows[:each].tolist())]
-        origin = f"all {len(labelled)} labels" if each is None else f"{each} a class, by seed"
+        origin = f"{each} a class{how}, by seed"
+        if each is None:
+            listed = f" of {Path(recipe.labels_file).name}" if recipe.labels_file else ""
+            origin = f"all {len(labelled)} labels{listed}"
     return _finish(dataset, recipe, labelled, validation, origin)
 
 
@@ -100,10 +109,18 @@ def restore(dataset: Dataset, recipe: Recipe, written: dict[str, Any]) -> Split:
     return _finish(dataset, recipe, labelled, validation, written["origin"])
 
 
-def fingerprint(pictures: Pictures) -> str:
-    """A short number that changes with any name, label or pixel."""
+def fingerprint(pictures: Part) -> str:
+    """A short number that changes with any name, label or pixel.
+
+    Of pictures that stay files, the lengths of some stand for the pixels of all.
+    """
     crc = zlib.crc32("\n".join(pictures.names).encode())
     crc = zlib.crc32(pictures.labels.numpy().tobytes(), crc)
+    if isinstance(pictures, Files):
+        for name in pictures.names[:: max(1, len(pictures) // 10_000)]:
+            with suppress(OSError):  # what cannot be read is counted when it is met
+                crc = zlib.crc32(b"%d" % (pictures.root / name).stat().st_size, crc)
+        return f"{crc:08x}"
     for chunk in pictures.images.split(4096):  # in pieces: a big set is not copied whole
         crc = zlib.crc32(chunk.contiguous().numpy(), crc)
     return f"{crc:08x}"

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from comatch import losses
+from comatch import distributed, losses
 from comatch.config import MethodConfig, check_name, demand, setting
-from comatch.memory import RingBuffer
-from comatch.methods.method import Method, Step
+from comatch.memory import RingBuffer, Window
+from comatch.methods.method import Method, Remembered, Step
 from comatch.types import UNLABELLED, Batch, Task
 
 
@@ -55,7 +55,7 @@ class CoMatch(Method):
         super().__init__(encoder, task, config, config.embedding_dim)
         self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
-        self.recent_p = RingBuffer(config.alignment_window, task.classes)
+        self.recent_p = Window(config.alignment_window, task.classes)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
@@ -82,17 +82,19 @@ class CoMatch(Method):
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, confident)
+        # The graph joins the pictures of all ranks; each of them computes the whole of it.
+        every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(
-            losses.label_graph(q, c.edge_threshold),
-            losses.embedding_graph(z_strong, z_contrast, c.temperature, c.graph),
+            losses.label_graph(every_q, c.edge_threshold),
+            losses.embedding_graph(every_z, every_other, c.temperature, c.graph),
         )
         loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
         # The bank keeps p before smoothing, and the truth for labelled pictures.
-        remember = {
-            "bank_p": torch.cat([F.one_hot(batch.y, self.classes).to(p.dtype), p]),
-            "bank_z": torch.cat([z_x, z_weak]).detach(),
+        remember: dict[str, Remembered] = {
+            "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),
+            "bank_z": (z_x.detach(), z_weak.detach()),
             "recent_p": mean_p[None],
         }
         return Step(

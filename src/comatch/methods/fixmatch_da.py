@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from comatch import losses
 from comatch.config import demand, setting
-from comatch.memory import RingBuffer
+from comatch.memory import Window
 from comatch.methods.fixmatch import FixMatch
 from comatch.types import Task
 
@@ -29,7 +29,7 @@ class FixMatchDA(FixMatch):
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
-        self.recent_p = RingBuffer(config.alignment_window, task.classes)
+        self.recent_p = Window(config.alignment_window, task.classes)
 
     def guess(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean_p = p.mean(0)

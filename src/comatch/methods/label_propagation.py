@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comatch import propagation
+from comatch import distributed, propagation
 from comatch.augment.policies import normalise
 from comatch.config import MethodConfig, demand, setting
 from comatch.methods.method import Method, Step
@@ -84,9 +84,12 @@ class LabelPropagation(Method):
         certainty = propagation.certainty(z)
         label = z.argmax(1).masked_fill(certainty == 0, UNLABELLED)
         weight = propagation.class_weights(torch.cat([y, label[label >= 0]]), self.classes)
-        self.label.copy_(label)
-        self.certainty.copy_(certainty)
-        self.class_weight.copy_(weight)
+        for mine, new in (
+            (self.label, label),
+            (self.certainty, certainty),
+            (self.class_weight, weight),
+        ):  # the first rank's, because a GPU may round differently from another
+            mine.copy_(distributed.from_first(new))
 
     def features(self, images: Tensor, chunk: int = 512) -> Tensor:
         """f(x) [N, D] at length one, of pictures as they are [N, 3, H, W] uint8."""

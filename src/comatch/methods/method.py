@@ -5,6 +5,10 @@ into a loss and may read the memory; `after_step`, called once the optimiser has
 writes it. What looks at more than a batch is done in `before_step`, on the host's time. Nothing
 else changes state, so eager, compiled and captured steps agree, and `state_dict()` is the whole of
 a checkpoint.
+
+With several ranks, `forward` sees a rank's part of the batch, the losses and gradients of all are
+averaged, and what is remembered is gathered. So a mean over the batch needs no thought; what looks
+across the batch asks `distributed` for the rest of it.
 """
 
 from collections.abc import Mapping
@@ -13,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from comatch import distributed
 from comatch.config import MethodConfig
 from comatch.memory import Ema
 from comatch.nets.network import Network
@@ -34,6 +39,7 @@ class Method(nn.Module):
     """A way to learn from labelled and unlabelled pictures."""
 
     views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled picture, in order
+    evaluated_weights: ClassVar[str] = "averaged weights"  # what `evaluated` has, for the record
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     step: Tensor  # [] optimiser steps taken
     config: Any  # an instance of Config
@@ -77,7 +83,9 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def after_step(self, remember: Mapping[str, Remembered]) -> None:
-        for name, rows in remember.items():
-            getattr(self, name).push(*(rows if isinstance(rows, tuple) else (rows,)))
+        for name, parts in remember.items():
+            parts = parts if isinstance(parts, tuple) else (parts,)
+            # From all ranks, part by part: each remembers the same, in the order of one process.
+            getattr(self, name).push(*map(distributed.gather, parts))
         self.ema.update(self.net, self.decay)
         self.step.add_(1)

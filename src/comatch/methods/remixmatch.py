@@ -26,7 +26,7 @@ from comatch.augment.ctaugment import CTAugment
 from comatch.augment.mixing import mix, sample_mix
 from comatch.augment.policies import denormalise, normalise
 from comatch.config import MethodConfig, demand, setting
-from comatch.memory import RingBuffer
+from comatch.memory import Window
 from comatch.methods.method import Method, Step
 from comatch.methods.s4l_rotation import QUARTERS
 from comatch.types import Batch, Task
@@ -63,8 +63,8 @@ class ReMixMatch(Method):
         super().__init__(encoder, task, config)
         self.rotation = nn.Linear(self.net.classifier.in_features, QUARTERS)
         self.augment = CTAugment(config.bin_decay, config.bin_threshold)
-        self.recent_p = RingBuffer(config.alignment_window, task.classes)
-        self.recent_y = RingBuffer(config.alignment_window, task.classes)
+        self.recent_p = Window(config.alignment_window, task.classes)
+        self.recent_y = Window(config.alignment_window, task.classes)
         self.register_buffer("mean", torch.tensor(task.mean), persistent=False)
         self.register_buffer("std", torch.tensor(task.std), persistent=False)
 

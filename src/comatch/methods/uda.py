@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comatch import losses
+from comatch import distributed, losses
 from comatch.config import MethodConfig, check_name, demand, setting
 from comatch.methods.method import Method, Step
 from comatch.types import UNLABELLED, Batch
@@ -63,7 +63,9 @@ class Uda(Method):
         release = RELEASED[self.config.tsa](self.progress)
         below = release * (1 - 1 / self.classes) + 1 / self.classes
         counts = (torch.exp(-each.detach()) <= below).to(each.dtype)
-        return (each * counts).sum() / counts.sum().clamp(min=1), counts.mean()
+        # Ranks release different numbers of labels: the mean is over those of all.
+        released = distributed.mean(counts.sum()).clamp(min=1 / distributed.world())
+        return (each * counts).sum() / released, counts.mean()
 
 
 RELEASED = {

@@ -1,4 +1,7 @@
-"""Files that are either whole or not there: written beside their place and renamed into it."""
+"""Files that are either whole or not there: written beside their place and renamed into it.
+
+Of several ranks, only the first writes.
+"""
 
 import json
 import os
@@ -10,6 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from comatch import distributed
 from comatch.errors import UserError
 
 
@@ -31,6 +35,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def write(path: Path, content: Callable[[BinaryIO], Any]) -> None:
     """Calls `content` with a file; a failure is one line that says what is still there."""
+    if distributed.rank() > 0:
+        return
     try:
         with replacing(path) as file:
             content(file)

@@ -1,4 +1,7 @@
-"""A run is a folder: what decided it, what it saw, what it learned."""
+"""A run is a folder: what decided it, what it saw, what it learned.
+
+Of several ranks, only the first writes into it.
+"""
 
 import importlib.metadata
 import os
@@ -13,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from comatch import methods
+from comatch import distributed, methods
 from comatch.config import Recipe, from_json, read_json, to_json
 from comatch.errors import UserError
 from comatch.training import checkpoint
@@ -68,16 +71,22 @@ class RunFolder:
 
     def write_environment(self, device: torch.device) -> None:
         """Appends this session: a run that was continued elsewhere shows it."""
+        if distributed.rank() > 0:
+            return
         sessions = read_json(self.environment)["sessions"] if self.environment.exists() else []
         checkpoint.write_json(self.environment, {"sessions": [*sessions, environment(device)]})
 
-    def note(self, key: str, value: float) -> None:
-        """Adds a figure to this session."""
+    def note(self, key: str, value: float | dict[str, Any]) -> None:
+        """Adds something to this session."""
+        if distributed.rank() > 0:
+            return
         sessions = read_json(self.environment)["sessions"]
         sessions[-1][key] = value
         checkpoint.write_json(self.environment, {"sessions": sessions})
 
     def write_model(self, net: torch.nn.Module, description: dict[str, Any]) -> None:
+        if distributed.rank() > 0:
+            return
         state = {name: value.contiguous().cpu() for name, value in net.state_dict().items()}
         checkpoint.write(self.weights, lambda file: file.write(save(state)))
         checkpoint.write_json(self.model, description)
@@ -112,6 +121,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "packages": versions,
         "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {os.cpu_count()} cores",
         "cuda": torch.version.cuda if gpu else None,
+        "ranks": distributed.world(),
         "threads": torch.get_num_threads(),
         "platform": f"{platform.system()} {platform.machine()}",
     }

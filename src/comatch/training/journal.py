@@ -1,7 +1,7 @@
 """The run's diary: one JSON line per logging interval and per evaluation, and TensorBoard events.
 
 No clock goes into metrics.jsonl: a run that was killed and continued writes the same bytes as one
-that never was.
+that never was. Of several ranks, only the first writes; its figures are those of all.
 """
 
 import json
@@ -10,15 +10,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from comatch import distributed
 from comatch.errors import UserError
 
 
 class Journal:
     def __init__(self, folder: Path, position: int = 0, step: int = 0) -> None:
         """Goes on after `position` bytes: what a killed run wrote beyond its checkpoint is cut."""
+        self.path = folder / "metrics.jsonl"
+        self.silent = distributed.rank() > 0
+        if self.silent:
+            return
         from torch.utils.tensorboard import SummaryWriter  # slow to import, needed only here
 
-        self.path = folder / "metrics.jsonl"
         try:
             self.path.touch()
             self.file = self.path.open("r+b")
@@ -29,6 +33,8 @@ class Journal:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from None
 
     def write(self, step: int, kind: str, values: dict[str, float]) -> None:
+        if self.silent:
+            return
         line: dict[str, Any] = {"step": step, "kind": kind, **values}
         try:
             self.file.write(json.dumps(line).encode() + b"\n")
@@ -43,7 +49,7 @@ class Journal:
 
     @property
     def position(self) -> int:
-        return self.file.tell()
+        return 0 if self.silent else self.file.tell()
 
     def __enter__(self) -> "Journal":
         return self
@@ -54,6 +60,8 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.silent:
+            return
         with suppress(OSError):  # a full disk was told when it was met
             self.file.close()
             self.board.close()

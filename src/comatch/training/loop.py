@@ -7,17 +7,18 @@ from typing import Any
 
 import torch
 
-from comatch import cache, evaluation
-from comatch.config import Recipe
+from comatch import cache, distributed, evaluation
+from comatch.config import Recipe, replace
 from comatch.data import splits
 from comatch.data.splits import Split
+from comatch.data.streaming import in_pieces
 from comatch.errors import UserError
-from comatch.training import checkpoint
+from comatch.training import checkpoint, ranks
 from comatch.training.assemble import Assembly, assemble, description
 from comatch.training.folder import RunFolder
 from comatch.training.journal import Journal, averages
 from comatch.training.progress import OpenBar, TrainingBar, beginning, stoppable
-from comatch.types import Dataset, Pictures
+from comatch.types import Dataset, Part
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -42,12 +43,18 @@ def fit(
     Returns the summary: the accuracy of the last averaged model, never of the best one.
     """
     set_out = beginning()
+    ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)
-    run = assemble(recipe, dataset, split, device)
+    begins = not folder.checkpoint.exists()
+    # Later, its weights are in the checkpoint: what it began from may be gone.
+    run = assemble(recipe if begins else replace(recipe, init=None), dataset, split, device)
+    distributed.seed(recipe.seed)  # from here on, each rank draws for its own pictures
     if not folder.split.exists():  # only now: nothing is written before everything was checked
         folder.create(recipe, data_dir, splits.to_json(split, dataset))
     folder.write_environment(device)
-    start, seconds, position = restore(folder, run)
+    if run.loaded:
+        folder.note("init", run.loaded.to_json())
+    start, seconds, position = restore(folder, run, recipe.seed)
     parts = {"": dataset.test, "validation_": validation_part(dataset, split)}
     model_json = description(recipe, dataset.classes, run)
     began = time.perf_counter() - seconds
@@ -58,6 +65,8 @@ def fit(
         open_bar(f"{recipe.method.method} on {dataset.name}", recipe.steps, start) as bar,
         stoppable() as stop,
     ):
+        for line in run.loaded.lines() if run.loaded else ():
+            bar.say(line)
         for step in range(start, recipe.steps):
             run.step(step)
             if step == start:
@@ -67,11 +76,12 @@ def fit(
                     bar.say(f"first step after {startup:.1f} s; compiled code: {cache.folder()}")
             done = step + 1
             last = done == recipe.steps
-            stopping = stop.asked  # asked once: what is said to be saved must have been saved
+            # Asked once: what is said to be saved must have been saved, and by all ranks.
+            stopping = distributed.anywhere(stop.asked)
             bar.advance(done)
             if last or done % recipe.log_every == 0:
                 stop_on_bad_numbers(run, done, folder)
-                means = averages(run.step.meter.read())
+                means = averages(run.step.meter.read()) | run.data.counts()
                 journal.write(done, "train", means)
                 bar.show(done, means)
             if last or done % recipe.eval_every == 0:
@@ -92,10 +102,11 @@ def fit(
         "unlabelled": len(split.unlabelled) if run.method.views else 0,
         "seed": recipe.seed,
         **(evaluate(run, parts) if scores is None else scores),  # of the last step
-        "checkpoint": "last, averaged weights",
+        "checkpoint": f"last, {run.method.evaluated_weights}",
         "steps": recipe.steps,
         "seconds": round(time.perf_counter() - began, 2),
         "peak_memory_mb": peak_memory_mb(device),
+        **run.data.counts(),
     }
     checkpoint.write_json(folder.summary, summary)
     return summary
@@ -108,18 +119,23 @@ def wait_for(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def validation_part(dataset: Dataset, split: Split) -> Pictures | None:
+def validation_part(dataset: Dataset, split: Split) -> Part | None:
     return dataset.train.subset(split.validation) if len(split.validation) else None
 
 
-def evaluate(run: Assembly, parts: dict[str, Pictures | None]) -> dict[str, float]:
+def evaluate(run: Assembly, parts: dict[str, Part | None]) -> dict[str, float]:
     """Accuracy of the averaged model on each part that there is."""
     values: dict[str, float] = {}
     for prefix, part in parts.items():
         if part is None:
             continue
-        p = evaluation.probabilities(run.method.evaluated, part.images, run.mean, run.std)
-        scores = evaluation.score(p, part.labels)
+        recipe, device = run.step.recipe, run.mean.device
+        seen = [
+            (evaluation.probabilities(run.method.evaluated, images, run.mean, run.std), labels)
+            for images, labels in in_pieces(part, recipe.image_size, device, recipe.workers)
+        ]
+        p, labels = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
+        scores = evaluation.score(p, labels)
         values[f"{prefix}top1"] = scores.top1
         if scores.top5 is not None:
             values[f"{prefix}top5"] = scores.top5
@@ -142,7 +158,8 @@ def stop_on_bad_numbers(run: Assembly, done: int, folder: RunFolder) -> None:
 
 
 def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: int) -> None:
-    """Everything that the next step depends on."""
+    """Everything that the next step depends on; of several ranks, the first writes it."""
+    first, *others = ranks.own_states(run)
     state = {
         "step": step,
         "seconds": seconds,
@@ -150,13 +167,13 @@ def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: 
         "method": run.method.state_dict(),
         "optimizer": run.step.optimizer.state_dict(),
         "data": run.data.state_dict(),
-        "meter": run.step.meter.state_dict(),
-        "random": checkpoint.random_state(),
+        **first,
+        "others": others,
     }
     checkpoint.save(folder.checkpoint, state)
 
 
-def restore(folder: RunFolder, run: Assembly) -> tuple[int, float, int]:
+def restore(folder: RunFolder, run: Assembly, seed: int) -> tuple[int, float, int]:
     """Puts the last checkpoint back, if there is one: its step, seconds and journal position."""
     if not folder.checkpoint.exists():
         return 0, 0.0, 0
@@ -165,8 +182,7 @@ def restore(folder: RunFolder, run: Assembly) -> tuple[int, float, int]:
         run.method.load_state_dict(state["method"])
         run.data.load_state_dict(state["data"])
         run.step.load_optimizer(state["optimizer"])
-        run.step.meter.load_state_dict(state["meter"], run.mean.device)
-        checkpoint.set_random_state(state["random"])
+        ranks.restore_own(run, [state, *state.get("others", [])], seed, state["step"])
     except (KeyError, RuntimeError, ValueError):
         raise UserError(
             f"{folder.checkpoint} is of another version or another run: start with another --out"

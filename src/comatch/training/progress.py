@@ -72,7 +72,7 @@ class TrainingBar:
             self.next_line = done + self.pause
 
     def say(self, line: str) -> None:
-        self.console.print(line, style="dim", highlight=False, soft_wrap=True)
+        self.console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> "TrainingBar":
         if self.live:

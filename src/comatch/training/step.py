@@ -4,6 +4,7 @@ The host only says "go": indices, augmentation, learning rate and metrics all st
 nothing waits for it between two log points, and the whole step can be replayed as one CUDA graph.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from comatch import distributed
 from comatch.augment import policies
 from comatch.config import Recipe
-from comatch.data.resident import Resident
+from comatch.data.streaming import Feed
 from comatch.methods import Method
 from comatch.training.optim import build_sgd, gradient_norm
 from comatch.training.schedules import SCHEDULES
@@ -37,20 +39,20 @@ class Meter:
         self.sums.add_(values)
 
     def read(self) -> dict[str, float]:
-        """The sums since the last reading, with the one wait for the device."""
-        values = self.sums.tolist()
+        """The sums since the last reading, with the one wait for the device; a mean over ranks."""
+        values = distributed.mean(self.sums).tolist()
         self.sums.zero_()  # in place: a captured step writes to this address
         return dict(zip(self.names, values, strict=True))
 
     def bad_steps(self) -> int:
-        """Steps since the last reading whose gradient was not finite."""
+        """Steps since the last reading whose gradient was not finite, on any rank."""
         if not self.names:
             return 0
         steps, finite = (self.names.index(name) for name in ("steps", "finite_steps"))
-        return int((self.sums[steps] - self.sums[finite]).item())
+        return math.ceil(distributed.mean(self.sums[steps] - self.sums[finite]).item())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"names": self.names, "sums": self.sums}
+        return {"names": self.names, "sums": self.sums.cpu()}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self.names, self.sums = list(state["names"]), state["sums"].to(device, copy=True)
@@ -60,7 +62,7 @@ class TrainStep:
     """Calling it takes one step."""
 
     def __init__(
-        self, method: Method, data: Resident, recipe: Recipe, mean: Tensor, std: Tensor
+        self, method: Method, data: Feed, recipe: Recipe, mean: Tensor, std: Tensor
     ) -> None:
         self.method, self.data, self.recipe = method, data, recipe
         self.mean, self.std = mean, std
@@ -71,19 +73,13 @@ class TrainStep:
         self.optimizer = build_sgd(
             method, self.lr, recipe.momentum, recipe.weight_decay, recipe.decay_norms
         )
-        views = policies.Views(
-            flip=recipe.flip,
-            weak_crop=recipe.weak_crop,
-            pad=recipe.pad,
-            min_area=recipe.min_area,
-            cutout=recipe.cutout,
-        )
+        views = views_for(recipe)
         self.weak = policies.build("weak", views)
         self.policies = [policies.build(name, views) for name in method.views]
         self.schedule = SCHEDULES[recipe.schedule]
 
         self.augment: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] = self._augment
-        self.forward = method.__call__
+        learner: Any = method
         self._go: Callable[[], None] = self._take
         self.engine = choose_engine(recipe.engine, mean.device)
         if self.engine != "eager":
@@ -91,13 +87,15 @@ class TrainStep:
             for advice in ("TensorFloat32 tensor cores", r"\s*Online softmax"):
                 warnings.filterwarnings("ignore", message=advice)
             self.augment = torch.compile(self._augment)
-            self.forward = torch.compile(method)
+            learner = torch.compile(method)
+        self.forward = distributed.wrap(learner)
         if self.engine == "captured":
             self._go = Captured(self._take)
 
     def __call__(self, step: int) -> None:
         self.data.before_step(step)
-        self.method.before_step(step, self.data.everything())
+        if looks_at_everything(self.method):
+            self.method.before_step(step, self.data.everything())
         self._go()
 
     def load_optimizer(self, state: dict[str, Any]) -> None:
@@ -137,6 +135,22 @@ class TrainStep:
 
         views = tuple(ready(policy(u)) for policy in self.policies)
         return Batch(ready(self.weak(x)), y, views, rows)
+
+
+def views_for(recipe: Recipe) -> policies.Views:
+    return policies.Views(
+        flip=recipe.flip,
+        weak_crop=recipe.weak_crop,
+        pad=recipe.pad,
+        min_area=recipe.min_area,
+        cutout=recipe.cutout,
+        size=recipe.image_size,
+    )
+
+
+def looks_at_everything(method: Method) -> bool:
+    """Whether the method does something between two steps, for which it is shown all pictures."""
+    return type(method).before_step is not Method.before_step
 
 
 class Captured:
@@ -181,7 +195,9 @@ class Captured:
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            # Only this thread is recorded: others may be preparing the next batches.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode=mode):
                 self.take()
         except RuntimeError as error:
             self._give_up(str(error).splitlines()[0])
@@ -194,12 +210,19 @@ class Captured:
 
 
 def choose_engine(engine: str, device: torch.device) -> str:
-    """On a GPU the step is captured; on a CPU compiling costs more than a short run gains."""
+    """On a GPU the step is captured; on a CPU compiling costs more than a short run gains.
+
+    What ranks tell each other is not captured: with several of them the step is compiled.
+    """
+    alone = distributed.world() == 1
     if engine == "auto":
-        return "captured" if device.type == "cuda" else "eager"
+        return "eager" if device.type != "cuda" else "captured" if alone else "compiled"
     if engine == "captured" and device.type != "cuda":
         warnings.warn("only a GPU can capture a step: it runs eagerly", stacklevel=2)
         return "eager"
+    if engine == "captured" and not alone:
+        warnings.warn("a step of several ranks is not captured: it runs compiled", stacklevel=2)
+        return "compiled"
     return engine
 
 

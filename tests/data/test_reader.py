@@ -1,0 +1,210 @@
+"""Files to squares: by Pillow in threads, and as a GPU does it, whose arithmetic is tested here."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from comatch.data import reader as module
+from comatch.data.folder import read_picture, square
+from comatch.data.reader import Found, Reader, fit, gpu_decoder, read_jpeg
+from comatch.errors import UserError
+from comatch.types import Files
+
+CPU = torch.device("cpu")
+SHAPES = [(40, 30), (30, 40), (33, 33), (90, 20), (20, 91), (8, 8), (7, 61), (100, 75)]
+
+
+def photograph(width, height, seed=0):
+    """Waves and some noise: neighbours resemble each other, as in photographs."""
+    random = np.random.default_rng(seed)
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    waves = [np.sin(x / a + b) + np.cos(y / b + a) for a, b in random.uniform(3, 9, (3, 2))]
+    pixels = 127 + 50 * np.stack(waves, 2) + random.normal(0, 5, (height, width, 3))
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture
+def files(tmp_path):
+    names = [f"{i}.jpg" for i in range(len(SHAPES))]
+    for i, (name, shape) in enumerate(zip(names, SHAPES, strict=True)):
+        photograph(*shape, seed=i).save(tmp_path / name, quality=95)
+    return Files(tmp_path, torch.arange(len(names)), names)
+
+
+def spoil(files, row):
+    """A file that was cut off in the middle."""
+    path = files.root / files.names[row]
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def read(files, rows, replace=False, places=None, side=16):
+    with Reader(side, CPU, workers=3) as reader:
+        return reader.submit(files, rows, places or [0.5] * len(rows), replace).result()
+
+
+# ---------------------------------------------------------------------------------- by Pillow
+
+
+def test_pictures_come_in_order_at_their_places(files):
+    rows, places = [3, 0, 6, 3, 4], [0.0, 0.5, 0.2, 1.0, 0.9]
+    chunk = read(files, rows, places=places)
+    assert chunk.rows == rows
+    assert chunk.bad == {}
+    assert chunk.images.shape == (5, 3, 16, 16)
+    for image, row, place in zip(chunk.images, rows, places, strict=True):
+        expected = read_picture(files.root / files.names[row], 16, place)
+        assert np.array_equal(image.numpy(), expected)
+
+
+def test_what_gives_no_picture_is_left_out(files):
+    spoil(files, 2)
+    (files.root / files.names[5]).unlink()
+    chunk = read(files, range(8))
+    assert chunk.rows == [0, 1, 3, 4, 6, 7]
+    assert len(chunk.images) == 6
+    assert set(chunk.bad) == {2, 5}
+    assert chunk.bad[5] == "no such file or directory"
+
+
+def test_or_the_next_one_takes_its_place(files):
+    for row in (2, 3, 7):
+        spoil(files, row)
+    chunk = read(files, [7, 2, 1, 3], replace=True)
+    assert chunk.rows == [0, 4, 1, 4]  # after the last comes the first
+    assert set(chunk.bad) == {2, 3, 7}
+    for image, row in zip(chunk.images, chunk.rows, strict=True):
+        assert np.array_equal(image.numpy(), read_picture(files.root / files.names[row], 16))
+
+
+def test_nothing_but_damaged_pictures(files):
+    for row in range(8):
+        spoil(files, row)
+    with pytest.raises(UserError, match=r"8 pictures in a row give none \(0.jpg: .*truncated"):
+        read(files, [3], replace=True)
+    assert read(files, [3]).rows == []
+
+
+# ------------------------------------------------------------------------------ as a GPU does it
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("side", [16, 50])
+def test_squares_are_those_of_pillow(side, place):
+    images = [photograph(*shape, seed=i) for i, shape in enumerate(SHAPES)]
+    pictures = [torch.from_numpy(np.array(image).transpose(2, 0, 1)) for image in images]
+    ours = fit(pictures, side, [place] * len(images))
+    assert ours.dtype == torch.uint8
+    for image, pixels in zip(images, ours, strict=True):
+        difference = pixels.int() - torch.from_numpy(square(image, side, place)).int()
+        assert difference.abs().max() <= 2  # both round twice, of long pictures in another order
+        assert difference.abs().float().mean() < 0.3
+
+
+def test_decoded_pictures_and_others_are_put_together(files):
+    """Of rows 5 to 9 the decoder took three; of the others one is another row, one is lost."""
+    with Image.open(files.root / "7.jpg") as image:
+        decoded = torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
+        expected = {place: square(image, 16, place) for place in (0.0, 0.5, 1.0)}
+    pixels = np.full((3, 16, 16), 9, np.uint8)
+    with Reader(16, CPU, 1) as reader:
+        chunk = reader._put_together(
+            files,
+            [7, 5, 7, 6, 7],
+            [0.0, 0.5, 0.5, 0.5, 1.0],
+            {0: decoded, 2: decoded, 4: decoded},
+            {1: Found(6, pixels, {5: "why"}), 3: Found(7, None, {6: "because"})},
+        )
+    assert chunk.rows == [7, 6, 7, 7]
+    assert chunk.bad == {5: "why", 6: "because"}
+    assert (chunk.images[1] == 9).all()
+    for n, place in ((0, 0.0), (2, 0.5), (3, 1.0)):
+        assert np.abs(chunk.images[n].numpy() - expected[place].astype(int)).max() <= 1
+
+
+def test_what_the_decoder_does_not_take_goes_to_pillow(files, monkeypatch):
+    """With a decoder as a GPU has it, whole JPEGs only: all other kinds, and one cut off."""
+    monkeypatch.setattr(module, "LARGE", 70)  # some are squared alone
+    monkeypatch.setattr(module, "IN_ONE", 2)
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    image = photograph(50, 60)
+    image.save(files.root / files.names[1], "PNG")
+    image.convert("L").save(files.root / files.names[3])
+    spoil(files, 5)
+    rows, places = [*range(8), 5, 1], torch.rand(10).tolist()
+    expected = read(files, rows, True, places, side=64)
+    sizes = []
+
+    def decode(encoded):
+        sizes.append(len(encoded))
+        return [decode_jpeg(data, ImageReadMode.RGB) for data in encoded]
+
+    def refuse(encoded):
+        raise RuntimeError("Error while decoding JPEG images")
+
+    def refuse_one(encoded):
+        """As it does with CMYK: one of a list, and nothing of it is decoded."""
+        pictures = [decode_jpeg(data, ImageReadMode.RGB) for data in encoded]
+        return refuse(encoded) if any(p.shape == (3, 91, 20) for p in pictures) else pictures
+
+    for decoder in (decode, refuse, refuse_one):
+        with Reader(64, CPU, 2) as reader:
+            reader.decode = decoder
+            chunks = [reader.submit(files, rows, places, replace=True) for _ in range(6)]
+            chunks = [chunk.result() for chunk in chunks]
+        for chunk in chunks:
+            assert chunk.rows == expected.rows
+            assert set(chunk.bad) == {5}
+            assert (chunk.images.int() - expected.images.int()).abs().max() <= 2
+    assert sizes == [6] * 6
+
+
+def test_which_files_the_decoder_gets(tmp_path):
+    image = photograph(20, 10)
+    image.save(tmp_path / "plain.jpg")
+    image.convert("L").save(tmp_path / "grey.jpeg")
+    image.save(tmp_path / "a.png")
+    for turn, name in ((1, "upright.jpg"), (6, "turned.jpg")):
+        exif = Image.Exif()
+        exif[0x0112] = turn
+        image.save(tmp_path / name, exif=exif)
+    whole = (tmp_path / "plain.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[:-9])
+    (tmp_path / "more.jpg").write_bytes(whole + b"and more")  # is for Pillow to judge
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    taken = {p.name for p in tmp_path.iterdir() if read_jpeg(str(p)) is not None}
+    assert taken == {"plain.jpg", "grey.jpeg", "upright.jpg"}
+    assert read_jpeg(str(tmp_path / "none.jpg")) is None
+    assert bytes(read_jpeg(str(tmp_path / "plain.jpg")).tolist()) == whole
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_no_decoder_is_told_once_and_no_end():
+    with pytest.warns(UserWarning, match="decoded on the CPU: the GPU's decoder cannot be used"):
+        assert gpu_decoder(torch.device("cuda")) is None
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("decoder", [True, False])
+def test_a_gpu_gives_the_same_pictures(files, decoder, monkeypatch):
+    image = photograph(50, 60)
+    image.save(files.root / files.names[1], "PNG")
+    image.convert("CMYK").save(files.root / files.names[2], "JPEG")
+    image.convert("L").save(files.root / files.names[3])
+    spoil(files, 5)
+    if not decoder:
+        monkeypatch.setattr(module, "gpu_decoder", lambda device: None)
+    rows = [*range(8), *range(8)]
+    places = torch.rand(16).tolist()
+    with Reader(64, torch.device("cuda"), 2) as reader:
+        futures = [reader.submit(files, rows, places, replace=True) for _ in range(6)]
+        chunks = [future.result() for future in futures]
+    expected = read(files, rows, True, places, side=64)  # so large that all is decoded
+    for chunk in chunks:
+        chunk.done.synchronize()
+        assert chunk.rows == expected.rows
+        assert set(chunk.bad) == {5}
+        difference = (chunk.images.cpu().float() - expected.images.float()).abs()
+        assert difference.mean() < 2.0
+        assert difference.amax() < 40

@@ -1,0 +1,140 @@
+"""What one rank does in the tests: `python one_rank.py JOB ...`, by torchrun or started by hand."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from comatch import distributed, methods
+from comatch.nets import build_encoder
+from comatch.nets.synchronised import synchronise
+from comatch.training import loop, progress
+from comatch.types import Batch, Task
+
+CLASSES, B, MU, STEPS = 4, 4, 2, 6
+TASK = Task(CLASSES, steps=STEPS, unlabelled=20, epoch=2)
+DRAWS = {"mixmatch", "remixmatch", "vat"}  # random numbers in their forward: other ones on a rank
+# A bank that wraps around and a threshold that some pictures pass.
+SETTINGS = {
+    "comatch": {"bank_size": 20, "threshold": 0.4, "alignment_window": 3, "edge_threshold": 0.2},
+    "comatch_momentum": {"bank_size": 20, "threshold": 0.4, "alignment_window": 3},
+    "fixmatch": {"threshold": 0.4},
+    "fixmatch_da": {"threshold": 0.4, "alignment_window": 3},
+    "uda": {"threshold": 0.4},
+}
+
+
+def build(name, **settings):
+    torch.manual_seed(0)
+    config = methods.METHODS[name].Config(**SETTINGS.get(name, {}), **settings)
+    method = methods.build(config, build_encoder("wrn-10-1", 8), TASK).double()
+    synchronise(method)
+    return method
+
+
+def batches(method):
+    """This rank's part of the same batches everywhere."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        x, *u = (
+            torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
+            for n in (B, *[B * MU] * len(method.views))
+        )
+        y = torch.randint(CLASSES, (B,), generator=generator)
+        rows = torch.randperm(TASK.unlabelled, generator=generator)[: B * MU]
+        some, more = distributed.share(B), distributed.share(B * MU)
+        yield Batch(x[some], y[some], tuple(view[more] for view in u), rows[more])
+
+
+def learn(name, compiled=False, **settings):
+    """The loss of every step, and everything that the method holds at the end."""
+    method = build(name, **settings)
+    module = torch.compile(method, backend="aot_eager", fullgraph=True) if compiled else method
+    forward = distributed.wrap(module)
+    losses = []
+    for batch in batches(method):
+        method.zero_grad()
+        step = forward(batch)
+        step.loss.backward()
+        with torch.no_grad():
+            for p in method.parameters():
+                if p.grad is not None:
+                    p.sub_(0.05 * p.grad)
+        method.after_step(step.remember)
+        losses.append(distributed.mean(step.loss.detach()))
+    return torch.stack(losses), {k: v.clone() for k, v in method.state_dict().items()}
+
+
+def cases():
+    """Name of a case -> what `learn` is asked for."""
+    yield from ((name, {"name": name}) for name in methods.METHODS)
+    yield "comatch, graph of the paper", {"name": "comatch", "graph": "paper"}
+    yield "comatch_momentum, compiled", {"name": "comatch_momentum", "compiled": True}
+
+
+def learn_all(folder):
+    """Every case; and what a rank is told of a mistake."""
+    import comatch
+    from helpers import TINY
+
+    distributed.join()
+    rank = distributed.rank()
+    result = {case: learn(**what) for case, what in cases()}
+    for case, data, change in (
+        ("other pictures", f"pictures-{rank}", {}),
+        ("other settings", "pictures-0", {"lr": 0.03 + rank}),
+        ("uneven batch", "pictures-0", {"batch": 9}),
+    ):
+        try:
+            settings = {**TINY, **change}
+            comatch.train(folder / data, steps=2, settings=settings, out=folder / case)
+            result[case] = "nothing"
+        except comatch.errors.UserError as error:
+            result[case] = str(error)
+    torch.save(result, folder / f"rank-{rank}.pt")
+    distributed.leave()
+
+
+def killed(after):
+    """The command line, on which rank 1 is killed right after a checkpoint, but not twice."""
+    save = loop.save
+
+    def save_and_die(folder, run, step, *rest):
+        save(folder, run, step, *rest)
+        if step == after and distributed.rank() == 1:
+            assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loop.save = save_and_die
+
+
+def stopped(after):
+    """The command line, on which only rank 1 is asked to stop."""
+
+    class StopsAt(progress.StopRequest):
+        looks = 0
+
+        @property
+        def asked(self):
+            self.looks += 1
+            return distributed.rank() == 1 and self.looks >= after
+
+        @asked.setter
+        def asked(self, value):
+            pass
+
+    progress.StopRequest = StopsAt
+
+
+if __name__ == "__main__":
+    job, number, *words = sys.argv[1:]
+    if job == "learn":
+        learn_all(Path(number))
+    else:
+        {"killed": killed, "stopped": stopped, "plain": lambda _: None}[job](int(number))
+        from comatch.cli import main
+
+        sys.argv = ["comatch", *words]
+        main()
