@@ -387,7 +387,8 @@ def test_pictures_from_a_disk(jpegs, cli, tmp_path):
     assert "times** |" in out
 
 
-def test_a_damaged_picture_stops_only_the_plain_loader(jpegs, cli):
+def test_a_damaged_picture_stops_only_the_plain_loader(jpegs, cli, monkeypatch):
+    monkeypatch.setattr(bench.pictures, "PLAIN_BATCH", 1000)  # so that it meets all of them
     (jpegs / "train" / "c0" / "x.jpg").write_bytes(b"")
     for i in range(80):  # so that one in a hundred is not reached
         (jpegs / "train" / "c1" / f"more{i}.jpg").write_bytes(

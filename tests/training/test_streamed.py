@@ -1,6 +1,7 @@
 """A run on pictures that are read while it trains: the same story as with resident ones."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -112,8 +113,11 @@ def test_labels_alone(imagenet):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["comatch", "supervised"])
-def test_a_captured_step_reads_each_new_batch(imagenet, method):
-    run = assembled(imagenet, method, "cuda", engine="captured")
+def test_a_captured_step_reads_each_new_batch(imagenet, tmp_path, method):
+    whole = shutil.copytree(imagenet, tmp_path / "whole")
+    lying = whole / "train" / "lying"
+    shutil.copy(lying / "lying_8.JPEG", lying / "lying_7.JPEG")  # or another takes its place
+    run = assembled(whole, method, "cuda", engine="captured")
     places = None
     for step in range(12):
         run.step(step)

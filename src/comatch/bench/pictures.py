@@ -133,7 +133,7 @@ def stream_rate(
     try:
         return rate(take, device)
     finally:
-        feed.reader.close()
+        feed.reader.close(wait=True)  # processes are forked later: better without threads
 
 
 def augmentation(recipe: Recipe, views: tuple[str, ...], device: torch.device) -> Work:

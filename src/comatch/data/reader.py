@@ -71,9 +71,10 @@ class Reader:
         """
         return self.lanes.submit(self._prepare, files, rows, places, replace)
 
-    def close(self) -> None:
+    def close(self, wait: bool = False) -> None:
+        """Gives up what was submitted; if asked to, waits until the threads have ended."""
         for pool in (self.lanes, self.threads):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait, cancel_futures=True)
 
     def __enter__(self) -> "Reader":
         return self

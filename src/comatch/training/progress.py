@@ -110,7 +110,8 @@ class StopRequest:
         self.asked = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:  # a second Ctrl-C does not wait
+        # A second Ctrl-C does not wait. SIGTERM may come twice: from torchrun and from above it.
+        if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
 

@@ -1,6 +1,6 @@
 """The contrast between a batch and a queue: in chunks, and as autograd does it over whole matrices.
 
-    python benchmarks/queue.py benchmarks/queue-h200.json
+    python benchmarks/queue_contrast.py FILE.json
 
 For the ImageNet form's 640 unlabelled pictures, 1,000 classes and embeddings of 128: milliseconds
 of loss and gradient, and the memory that they take beside their inputs, eagerly in float32.
