@@ -133,8 +133,9 @@ class TrainStep:
             images = policies.normalise(images, self.mean, self.std)
             return images.contiguous(memory_format=self.memory_format)
 
+        labelled = ready(self.weak(x))
         views = tuple(ready(policy(u)) for policy in self.policies)
-        return Batch(ready(self.weak(x)), y, views, rows)
+        return Batch(labelled, y, views, rows)
 
 
 def views_for(recipe: Recipe) -> policies.Views:
