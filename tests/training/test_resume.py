@@ -1,12 +1,17 @@
 """A run that is killed and continued ends exactly like one that never was."""
 
 import json
+import math
 import signal
 import time
 
 import pytest
 import torch
 
+import comatch
+from comatch import methods, recipes
+from comatch.config import settings_of
+from comatch.training import loop
 from helpers import TINY_WORDS, start
 
 STEPS = 24
@@ -85,8 +90,6 @@ def test_killed_interrupted_and_resumed_is_byte_identical(tmp_path):
 
 def test_stopping_between_two_log_points_loses_no_metric(tmp_path, tiny, monkeypatch):
     """The sums of a half interval are part of the checkpoint."""
-    import comatch
-    from comatch.training import loop
     from comatch.training.progress import StopRequest
 
     options = {"labels": 20, "steps": 6, "device": "cpu", "progress": False}
@@ -117,8 +120,6 @@ def test_stopping_between_two_log_points_loses_no_metric(tmp_path, tiny, monkeyp
 
 
 def test_a_finished_run_is_returned_as_it_is(tmp_path, tiny):
-    import comatch
-
     options = {"labels": 20, "steps": 2, "out": tmp_path / "run", "progress": False}
     first = comatch.train("digits", **options, settings=tiny)
     again = comatch.train("digits", **options, settings=tiny, resume=True)
@@ -128,8 +129,6 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path, tiny):
 @pytest.mark.parametrize("left", [["config.json.part"], ["config.json"]])
 def test_killed_before_the_first_step(tmp_path, tiny, left):
     """Whatever a kill leaves of a young run folder, --resume makes a run of it."""
-    import comatch
-
     options = {"labels": 20, "steps": 2, "progress": False, "settings": tiny, "resume": True}
     whole, young = tmp_path / "whole", tmp_path / "young"
     comatch.train("digits", **options, out=whole)
@@ -139,3 +138,37 @@ def test_killed_before_the_first_step(tmp_path, tiny, left):
     comatch.train("digits", **options, out=young)
     for name in ("split.json", "model.safetensors", "metrics.jsonl"):
         assert (whole / name).read_bytes() == (young / name).read_bytes()
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_method_learns_digits_and_goes_on(tmp_path, tiny, monkeypatch, method):
+    """A few steps: finite, and stopped in the middle the same as whole, with all it remembers."""
+    config = recipes.get("digits", method)
+    known = {**settings_of(config), **settings_of(config.method)}
+    settings = {key: value for key, value in tiny.items() if key in known}
+    options = {"labels": 20, "steps": 6, "method": method, "device": "cpu", "progress": False}
+
+    def train(out, resume=False):
+        run = comatch.train(
+            "digits", out=tmp_path / out, settings=settings, resume=resume, **options
+        )
+        return run.path
+
+    whole = train("whole")
+    save = loop.save
+
+    def stop(folder, run, step, *rest):
+        save(folder, run, step, *rest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train("parts")
+    assert 0 < state_of(tmp_path / "parts")["step"] < 6
+    parts = train("parts", resume=True)
+    assert_same(state_of(whole), state_of(parts))
+    lines = [(path / "metrics.jsonl").read_text() for path in (whole, parts)]
+    assert lines[0] == lines[1]
+    for line in map(json.loads, lines[0].splitlines()):
+        assert all(math.isfinite(value) for key, value in line.items() if key != "kind")
