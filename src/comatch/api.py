@@ -22,7 +22,7 @@ from comatch import distributed, evaluation, launch, recipes
 from comatch.config import Recipe, labels_text, parse, read_json, replace
 from comatch.data import sources, splits
 from comatch.data.folder import PictureError, read_picture, square
-from comatch.data.streaming import in_pieces, middle
+from comatch.data.streaming import middle
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
 from comatch.nets.pretrained import is_timm
@@ -313,13 +313,12 @@ def evaluate(
         raise UserError(
             f"{recipe.data} has no test part: add a folder 'test' with labelled pictures"
         )
-    device_of = classifier.mean.device
-    seen = [
-        (classifier.predict(images).probabilities, labels)
-        for images, labels in in_pieces(dataset.test, classifier.image_size, device_of)
-    ]
-    p, labels = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
-    return evaluation.score(p, labels)
+    return evaluation.score_part(
+        dataset.test,
+        lambda images: classifier.predict(images).probabilities,
+        classifier.image_size,
+        classifier.mean.device,
+    )
 
 
 def predict_files(

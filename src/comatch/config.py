@@ -155,6 +155,11 @@ def replace(recipe: Recipe, **changes: Any) -> Recipe:
     return dataclasses.replace(recipe, method=method, **rest)
 
 
+def renamed(recipe: Recipe, name: str) -> Recipe:
+    """The same under the name of the recipe that is made from it."""
+    return dataclasses.replace(recipe, name=name)
+
+
 def parse(recipe: Recipe, assignments: Sequence[str]) -> dict[str, Any]:
     """`["alpha=1", "flip=no"]` as typed values: {"alpha": 1.0, "flip": False}."""
     hints = {**_hints(recipe), **_hints(recipe.method)}

@@ -24,7 +24,7 @@ from comatch.augment import policies
 from comatch.bench.stages import Say, silent
 from comatch.config import Recipe, replace
 from comatch.data.folder import folder
-from comatch.data.reader import CHUNK, Reader
+from comatch.data.reader import CHUNK, Reader, pieces
 from comatch.data.streaming import Streaming, side_for
 from comatch.training.loop import peak_memory_mb, wait_for
 from comatch.training.step import choose_engine, views_for
@@ -59,11 +59,12 @@ def measure(
 
     with Reader(side_for(recipe.image_size), device, workers) as reader:
         decoder = "CPU" if reader.decode is None else "GPU"
+        every = pieces(range(len(files)), CHUNK)
         say("reading them once")
-        for rows in chunks(len(files)):
+        for rows in every:
             reader.read(files, rows)
         say("timing: read")
-        again = itertools.cycle(chunks(len(files)))
+        again = itertools.cycle(every)
         rates = {"read": rate(lambda: len(reader.read(files, next(again))), device)}
     stages: dict[str, Work] = {
         "read, decode": lambda images: None,
@@ -93,10 +94,6 @@ def measure(
     if "images_per_s" in plain:
         result["ratio"] = rates["read, decode, one view"] / plain["images_per_s"]
     return result
-
-
-def chunks(count: int) -> list[range]:
-    return [range(begin, min(begin + CHUNK, count)) for begin in range(0, count, CHUNK)]
 
 
 def rate(take: Callable[[], int], device: torch.device, warm_up: int = WARM_UP) -> float:

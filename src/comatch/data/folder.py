@@ -457,7 +457,7 @@ def _labels_listed(
 
     A picture in no class folder has what its file name begins with: n01440764_10026.JPEG.
     """
-    by_path = {name: name for name in names}
+    known = set(names)
     by_file: dict[str, list[str]] = defaultdict(list)
     for name in names:
         by_file[posixpath.basename(name)].append(name)
@@ -465,7 +465,7 @@ def _labels_listed(
     strangers = []
     for written in listed:
         plain = posixpath.normpath(written.replace("\\", "/"))
-        found = [by_path[plain]] if plain in by_path else by_file[posixpath.basename(plain)]
+        found = [plain] if plain in known else by_file[posixpath.basename(plain)]
         found = [n for n in found if f"/{n}".endswith(f"/{plain}")] or found
         if len(found) > 1:
             raise UserError(

@@ -160,7 +160,7 @@ class Reader:
         images = torch.empty(shape, dtype=torch.uint8, device=self.device)
         large = [i for i, picture in decoded.items() if max(picture.shape) > LARGE]
         usual = [i for i in decoded if i not in large]
-        for some in (*_pieces(usual, IN_ONE), *_pieces(large, 1)):
+        for some in (*pieces(usual, IN_ONE), *pieces(large, 1)):
             squares = fit([decoded[i] for i in some], self.side, [places[i] for i in some])
             where = pinned(torch.tensor([at[i] for i in some]), self.device)
             images.index_copy_(0, where.to(self.device, non_blocking=True), squares)
@@ -177,7 +177,7 @@ class Reader:
         def several(some: Sequence[Item]) -> list[Result]:
             return [work(item) for item in some]
 
-        jobs = [self.threads.submit(several, some) for some in _pieces(items, piece)]
+        jobs = [self.threads.submit(several, some) for some in pieces(items, piece)]
         return [result for job in jobs for result in job.result()]
 
 
@@ -198,7 +198,7 @@ def example(files: Files, bad: dict[int, str]) -> str:
     return f"{files.names[row]}: {why}"
 
 
-def _pieces(items: Sequence[Item], length: int) -> list[Sequence[Item]]:
+def pieces(items: Sequence[Item], length: int) -> list[Sequence[Item]]:
     return [items[i : i + length] for i in range(0, len(items), length)]
 
 

@@ -1,5 +1,6 @@
 """Class probabilities of pictures, and what they are worth."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comatch.augment.policies import normalise
+from comatch.data.streaming import in_pieces
 from comatch.nets import Network
+from comatch.types import Part
 
 
 @torch.no_grad()
@@ -49,6 +52,21 @@ def score(p: Tensor, labels: Tensor) -> Scores:
         calibration_error=calibration_error(p.amax(1), right),
         pictures=len(labels),
     )
+
+
+def score_part(
+    part: Part,
+    predict: Callable[[Tensor], Tensor],
+    image_size: int,
+    device: torch.device,
+    workers: int | None = None,
+) -> Scores:
+    """What `predict` (pictures to p [n, C]) makes of a part, in memory or still files."""
+    seen = [
+        (predict(images), labels) for images, labels in in_pieces(part, image_size, device, workers)
+    ]
+    p, labels = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
+    return score(p, labels)
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> float:

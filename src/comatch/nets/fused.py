@@ -25,9 +25,7 @@ def possible(net: "WideResNet", x: Tensor) -> bool:
     power_of_two = net.num_features & (net.num_features - 1) == 0
     fits = net.num_features <= WIDEST and power_of_two
     fits = fits and x.shape[-1] == x.shape[-2] and x.shape[-1] % 4 == 0
-    return (
-        fits and type(net.norm) is nn.BatchNorm2d and importlib.util.find_spec("triton") is not None
-    )
+    return fits and type(net.norm) is nn.BatchNorm2d and TRITON
 
 
 def in_bf16() -> bool:

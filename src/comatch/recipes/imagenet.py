@@ -1,9 +1,7 @@
 """ImageNet as in the paper, section 4.2 and the appendix's table, and a small sister of it."""
 
-import dataclasses
-
 from comatch import methods
-from comatch.config import Recipe, replace
+from comatch.config import Recipe, renamed, replace
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 EPOCH = (1_281_167 - 13_000) // 640  # steps in which each unlabelled picture is seen once
@@ -79,7 +77,3 @@ def as_ten_per_cent(recipe: Recipe) -> Recipe:
     if recipe.method.method != "comatch_momentum":
         return recipe
     return replace(recipe, threshold=0.5, edge_threshold=0.2, lambda_ctr=2.0)
-
-
-def renamed(recipe: Recipe, name: str) -> Recipe:
-    return dataclasses.replace(recipe, name=name)

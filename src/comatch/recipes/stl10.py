@@ -1,8 +1,6 @@
 """STL-10 as in the paper, section 4.1 and the appendix's table."""
 
-import dataclasses
-
-from comatch.config import Recipe, replace
+from comatch.config import Recipe, renamed, replace
 from comatch.recipes.cifar10 import cifar10
 from comatch.recipes.rivals import as_its_paper_has_it
 
@@ -15,7 +13,7 @@ def stl10(method: str) -> Recipe:
     Paper     79.80 +- 0.38 % with 1,000 labels (5 folds)
     """
     recipe = replace(
-        dataclasses.replace(cifar10(method), name="stl10"),
+        renamed(cifar10(method), "stl10"),
         data="stl10",
         labels=1000,
         image_size=96,

@@ -5,7 +5,7 @@ from typing import Any
 
 from comatch.config import read_json
 from comatch.errors import UserError
-from comatch.report.runs import origin
+from comatch.report.runs import origin, ruled
 from comatch.report.tables import host_memory, memory, plain_loader, value_of
 
 
@@ -24,7 +24,7 @@ def markdown(record: dict[str, Any]) -> str:
         table = growth(record["vary"], record["rows"])
     else:
         table = step(record["results"])
-    return f"{lines(table)}\n\n{origin(record['environment'])}"
+    return f"{ruled(table, numbers=True)}\n\n{origin(record['environment'])}"
 
 
 def pictures(result: dict[str, Any]) -> list[list[str]]:
@@ -77,9 +77,3 @@ def growth(key: str, measured: list[dict[str, Any]]) -> list[list[str]]:
             ]
         )
     return rows
-
-
-def lines(rows: list[list[str]]) -> str:
-    head, *body = rows
-    ruled = [head, ["---", *("---:" for _ in head[1:])], *body]
-    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)

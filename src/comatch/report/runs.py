@@ -153,10 +153,11 @@ def markdown(rows: Sequence[Row]) -> str:
     return ruled([COLUMNS, *(row.cells() for row in rows)])
 
 
-def ruled(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first line is its head."""
+def ruled(lines: Sequence[Sequence[str]], numbers: bool = False) -> str:
+    """A Markdown table; the first line is its head, and numbers stand at the right."""
     head, *body = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+    rule = ["---", *["---:" if numbers else "---"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *body])
 
 
 def comma_separated(rows: Sequence[Row]) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from comatch import cache, distributed, evaluation
 from comatch.config import Recipe, replace
 from comatch.data import splits
 from comatch.data.splits import Split
-from comatch.data.streaming import in_pieces
 from comatch.errors import UserError
 from comatch.training import checkpoint, ranks
 from comatch.training.assemble import Assembly, assemble, description
@@ -125,17 +125,17 @@ def validation_part(dataset: Dataset, split: Split) -> Part | None:
 
 def evaluate(run: Assembly, parts: dict[str, Part | None]) -> dict[str, float]:
     """Accuracy of the averaged model on each part that there is."""
-    values: dict[str, float] = {}
+
+    def predict(images: Tensor) -> Tensor:
+        return evaluation.probabilities(run.method.evaluated, images, run.mean, run.std)
+
+    recipe, values = run.step.recipe, dict[str, float]()
     for prefix, part in parts.items():
         if part is None:
             continue
-        recipe, device = run.step.recipe, run.mean.device
-        seen = [
-            (evaluation.probabilities(run.method.evaluated, images, run.mean, run.std), labels)
-            for images, labels in in_pieces(part, recipe.image_size, device, recipe.workers)
-        ]
-        p, labels = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
-        scores = evaluation.score(p, labels)
+        scores = evaluation.score_part(
+            part, predict, recipe.image_size, run.mean.device, recipe.workers
+        )
         values[f"{prefix}top1"] = scores.top1
         if scores.top5 is not None:
             values[f"{prefix}top5"] = scores.top5
