@@ -22,17 +22,18 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-def device(request, monkeypatch):
+def device(request):
     """Where the kernels run: interpreted on the CPU or, where there is a GPU, really."""
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("the kernels are compiled for the GPU")
     if request.param == "cpu":
-        mend_interpreter(monkeypatch)
+        request.getfixturevalue("interpreter")
     return request.param
 
 
-def mend_interpreter(monkeypatch):
-    """Triton 3.6 makes numbers of arrays in a way that NumPy 2.4 no longer has."""
+@pytest.fixture
+def interpreter(monkeypatch):
+    """The kernels run on the CPU. Triton 3.6 does there what NumPy 2.4 no longer has: mended."""
+    if torch.cuda.is_available():
+        pytest.skip("the kernels are compiled for the GPU")
     interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs Triton")
     teach = interpreter._patch_lang_tensor
 

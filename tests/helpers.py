@@ -1,4 +1,4 @@
-"""What several tests need: the smallest run, a process to kill, a folder of pictures, an error."""
+"""What several tests need: the smallest run, a process to kill, pictures, an error."""
 
 import os
 import subprocess
@@ -79,3 +79,18 @@ def error(value: torch.Tensor, truth: torch.Tensor) -> float:
     assert value.shape == truth.shape
     value, truth = value.detach().double(), truth.detach().double()
     return ((value - truth).norm() / truth.norm()).item()
+
+
+def photograph(width, height, seed=0):
+    """Waves and some noise: neighbours resemble each other, as in photographs."""
+    random = np.random.default_rng(seed)
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    waves = [np.sin(x / a + b) + np.cos(y / b + a) for a, b in random.uniform(3, 9, (3, 2))]
+    pixels = 127 + 50 * np.stack(waves, 2) + random.normal(0, 5, (height, width, 3))
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def picture(path: Path, colour: object = (90, 120, 150), size: tuple[int, int] = (12, 9)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)  # type: ignore[arg-type]
+    return path

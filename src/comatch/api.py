@@ -21,7 +21,7 @@ from torch import Tensor
 from comatch import distributed, evaluation, launch, recipes
 from comatch.config import Recipe, labels_text, parse, read_json, replace
 from comatch.data import sources, splits
-from comatch.data.folder import PictureError, read_picture, square
+from comatch.data.picture import PictureError, read_picture, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder

@@ -52,7 +52,7 @@ class Recipe:
     stream: str = setting(
         "auto", "read while training: yes, no, auto: a folder above 8 GB of pixels"
     )
-    workers: int | None = setting(None, "threads that read a stream; none: one a core")
+    workers: int | None = setting(None, "processes that read a stream; none: one a core")
     ahead: int = setting(2, "batches of a stream that are prepared ahead")
     mean: tuple[float, ...] | None = setting(None, "channel means, 0 to 1; none: measured")
     std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: measured")
@@ -68,7 +68,9 @@ class Recipe:
     net: str = setting("wrn-28-2", "wrn-DEPTH-WIDTH, or the name of a timm model")
     norm_momentum: float | None = setting(None, "batch-norm momentum; none: the net's own")
     stem: str = setting(
-        "auto", "small (3x3, no pooling), standard (the model's own), auto: by size"
+        "auto",
+        "small (3x3, no pooling), half (as small, but stride 2), standard (the model's own), auto: "
+        "by size",
     )
     init: str | None = setting(
         None, "weights to begin from: a run folder, a file, timm or timm:NAME.TAG; none: random"
@@ -140,7 +142,7 @@ CHOICES = {
     "precision": ("auto", "fp32", "bf16"),
     "engine": ("auto", "eager", "compiled", "captured"),
     "weak_crop": ("pad", "resized"),
-    "stem": ("auto", "small", "standard"),
+    "stem": ("auto", "small", "half", "standard"),
     "stream": ("auto", "yes", "no"),
 }
 

@@ -6,22 +6,14 @@ import torch
 from PIL import Image
 
 from comatch.data import reader as module
-from comatch.data.folder import read_picture, square
-from comatch.data.reader import Found, Reader, fit, gpu_decoder, read_jpeg
+from comatch.data.picture import read_picture, square
+from comatch.data.reader import Reader, gpu_decoder
 from comatch.errors import UserError
 from comatch.types import Files
+from helpers import photograph
 
 CPU = torch.device("cpu")
 SHAPES = [(40, 30), (30, 40), (33, 33), (90, 20), (20, 91), (8, 8), (7, 61), (100, 75)]
-
-
-def photograph(width, height, seed=0):
-    """Waves and some noise: neighbours resemble each other, as in photographs."""
-    random = np.random.default_rng(seed)
-    x, y = np.meshgrid(np.arange(width), np.arange(height))
-    waves = [np.sin(x / a + b) + np.cos(y / b + a) for a, b in random.uniform(3, 9, (3, 2))]
-    pixels = 127 + 50 * np.stack(waves, 2) + random.normal(0, 5, (height, width, 3))
-    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 @pytest.fixture
@@ -88,44 +80,35 @@ def test_nothing_but_damaged_pictures(files):
 # ------------------------------------------------------------------------------ as a GPU does it
 
 
-@pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("side", [16, 50])
-def test_squares_are_those_of_pillow(side, place):
-    images = [photograph(*shape, seed=i) for i, shape in enumerate(SHAPES)]
-    pictures = [torch.from_numpy(np.array(image).transpose(2, 0, 1)) for image in images]
-    ours = fit(pictures, side, [place] * len(images))
-    assert ours.dtype == torch.uint8
-    for image, pixels in zip(images, ours, strict=True):
-        difference = pixels.int() - torch.from_numpy(square(image, side, place)).int()
-        assert difference.abs().max() <= 2  # both round twice, of long pictures in another order
-        assert difference.abs().float().mean() < 0.3
+@pytest.fixture
+def by_pillow(monkeypatch):
+    """Squares what was decoded, in the place of the kernel for a GPU, which has its own tests."""
+    squares = pytest.importorskip("comatch.kernels.squares")
+
+    def fit(pictures, places, into, rows):
+        for picture, place, row in zip(pictures, places, rows, strict=True):
+            image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+            into[row] = torch.from_numpy(square(image, into.shape[-1], place))
+
+    monkeypatch.setattr(squares, "fit", fit)
 
 
-def test_decoded_pictures_and_others_are_put_together(files):
-    """Of rows 5 to 9 the decoder took three; of the others one is another row, one is lost."""
+def test_decoded_pictures_and_others_are_put_together(files, by_pillow):
     with Image.open(files.root / "7.jpg") as image:
         decoded = torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
         expected = {place: square(image, 16, place) for place in (0.0, 0.5, 1.0)}
-    pixels = np.full((3, 16, 16), 9, np.uint8)
+    pixels = torch.full((3 * 16 * 16,), 9, dtype=torch.uint8)
     with Reader(16, CPU, 1) as reader:
-        chunk = reader._put_together(
-            files,
-            [7, 5, 7, 6, 7],
-            [0.0, 0.5, 0.5, 0.5, 1.0],
-            {0: decoded, 2: decoded, 4: decoded},
-            {1: Found(6, pixels, {5: "why"}), 3: Found(7, None, {6: "because"})},
+        images = reader._put_together(
+            {0: decoded, 4: decoded, 2: decoded}, {1: pixels}, [0.0, 0.5, 0.5, 0.5, 1.0]
         )
-    assert chunk.rows == [7, 6, 7, 7]
-    assert chunk.bad == {5: "why", 6: "because"}
-    assert (chunk.images[1] == 9).all()
+    assert (images[1] == 9).all()
     for n, place in ((0, 0.0), (2, 0.5), (3, 1.0)):
-        assert np.abs(chunk.images[n].numpy() - expected[place].astype(int)).max() <= 1
+        assert np.array_equal(images[n], expected[place])
 
 
-def test_what_the_decoder_does_not_take_goes_to_pillow(files, monkeypatch):
+def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
     """With a decoder as a GPU has it, whole JPEGs only: all other kinds, and one cut off."""
-    monkeypatch.setattr(module, "LARGE", 70)  # some are squared alone
-    monkeypatch.setattr(module, "IN_ONE", 2)
     from torchvision.io import ImageReadMode, decode_jpeg
 
     image = photograph(50, 60)
@@ -160,25 +143,6 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, monkeypatch):
     assert sizes == [6] * 6
 
 
-def test_which_files_the_decoder_gets(tmp_path):
-    image = photograph(20, 10)
-    image.save(tmp_path / "plain.jpg")
-    image.convert("L").save(tmp_path / "grey.jpeg")
-    image.save(tmp_path / "a.png")
-    for turn, name in ((1, "upright.jpg"), (6, "turned.jpg")):
-        exif = Image.Exif()
-        exif[0x0112] = turn
-        image.save(tmp_path / name, exif=exif)
-    whole = (tmp_path / "plain.jpg").read_bytes()
-    (tmp_path / "cut.jpg").write_bytes(whole[:-9])
-    (tmp_path / "more.jpg").write_bytes(whole + b"and more")  # is for Pillow to judge
-    (tmp_path / "empty.jpg").write_bytes(b"")
-    taken = {p.name for p in tmp_path.iterdir() if read_jpeg(str(p)) is not None}
-    assert taken == {"plain.jpg", "grey.jpeg", "upright.jpg"}
-    assert read_jpeg(str(tmp_path / "none.jpg")) is None
-    assert bytes(read_jpeg(str(tmp_path / "plain.jpg")).tolist()) == whole
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_no_decoder_is_told_once_and_no_end():
     with pytest.warns(UserWarning, match="decoded on the CPU: the GPU's decoder cannot be used"):
@@ -202,7 +166,6 @@ def test_a_gpu_gives_the_same_pictures(files, decoder, monkeypatch):
         chunks = [future.result() for future in futures]
     expected = read(files, rows, True, places, side=64)  # so large that all is decoded
     for chunk in chunks:
-        chunk.done.synchronize()
         assert chunk.rows == expected.rows
         assert set(chunk.bad) == {5}
         difference = (chunk.images.cpu().float() - expected.images.float()).abs()

@@ -11,7 +11,7 @@ from PIL import Image
 
 from comatch import distributed
 from comatch.data import streaming as module
-from comatch.data.folder import read_picture
+from comatch.data.picture import read_picture
 from comatch.data.streaming import Order, Streaming, in_pieces, middle, side_for
 from comatch.errors import UserError
 from comatch.types import Files, Pictures

@@ -78,6 +78,12 @@ def test_small_stems_keep_the_resolution():
     assert small.conv1.kernel_size == (3, 3)
 
 
+def test_half_a_stem_halves_the_resolution():
+    half = build_encoder("resnet18", 64, "half")
+    assert half.forward_features(torch.zeros(2, 3, 64, 64)).shape[-1] == 4
+    assert (half.conv1.kernel_size, half.conv1.stride) == ((3, 3), (2, 2))
+
+
 def test_imagenet_projection_head_has_the_papers_size():
     """30.0 M parameters in training against 25.6 M in use (the ImageNet table)."""
     encoder = build_encoder("resnet50", 224)

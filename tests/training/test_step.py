@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import math
+import threading
 import warnings
 from types import SimpleNamespace
 
@@ -292,6 +293,24 @@ def test_a_step_that_waits_is_never_captured(monkeypatch):
     assert (engine.taken, engine.recorded, engine.replayed) == (10, 0, 0)
 
 
+def test_others_may_wait_meanwhile(monkeypatch):
+    """Threads that prepare the next batches do wait for the GPU, and hold no step up."""
+    engine = Engine(monkeypatch, waits=True)
+    take = engine.take
+
+    def with_another():
+        engine.waits = True
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+        engine.waits, engine.taken = False, engine.taken - (not engine.capturing)
+        take()
+
+    engine.take = with_another
+    engine.calls(10)
+    assert engine.replayed == 10 - EAGER_STEPS
+
+
 def addresses(run):
     """Of everything that a captured step writes to and the next one reads."""
     momentum = [s["momentum_buffer"] for s in run.step.optimizer.state.values()]
@@ -381,7 +400,7 @@ def test_captured_steps_go_on_from_a_checkpoint_as_eager_ones(tmp_path, tiny):
     losses = []
     for engine in ("captured", "eager"):
         other = assembly(tmp_path, tiny, "cuda", engine=engine)
-        assert loop.restore(RunFolder(tmp_path), other)[0] == 6
+        assert loop.restore(RunFolder(tmp_path), other, 0)[0] == 6
         other.step.meter.read()
         steps(other, 6, 26)
         assert other.method.step.item() == 26

@@ -10,7 +10,7 @@ starts, so that both find them where the system keeps what was read lately.
 import itertools
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from comatch.augment import policies
 from comatch.bench.stages import Say, silent
 from comatch.config import Recipe, replace
 from comatch.data.folder import folder
-from comatch.data.reader import CHUNK, Reader, pieces
+from comatch.data.reader import CHUNK, Reader
 from comatch.data.streaming import Streaming, side_for
-from comatch.training.loop import peak_memory_mb, wait_for
+from comatch.data.workers import pieces
+from comatch.training.loop import wait_for
 from comatch.training.step import choose_engine, views_for
 from comatch.types import Files
 
@@ -55,7 +56,7 @@ def measure(
     recipe = replace(recipe, batch=min(recipe.batch, ON_CPU if device.type == "cpu" else 2**20))
     views = methods.METHODS[recipe.method.method].views
     one = replace(recipe, weak_crop="resized")
-    memory, host = {"before": resident_mb()}, torch.device("cpu")
+    memory = {"before": resident_mb()}
 
     with Reader(side_for(recipe.image_size), device, workers) as reader:
         decoder = "CPU" if reader.decode is None else "GPU"
@@ -65,7 +66,7 @@ def measure(
             reader.read(files, rows)
         say("timing: read")
         again = itertools.cycle(every)
-        rates = {"read": rate(lambda: len(reader.read(files, next(again))), device)}
+        rates = {"read": rate(lambda: reader.read(files, next(again)), device)}
     stages: dict[str, Work] = {
         "read, decode": lambda images: None,
         "read, decode, one view": augmentation(one, ("weak",), device),
@@ -74,9 +75,9 @@ def measure(
         stages[f"read, decode, {len(views)} views"] = augmentation(recipe, views, device)
     for name, work in stages.items():
         say(f"timing: {name}")
-        rates[name] = stream_rate(recipe, files, device, workers, work)
-        memory.setdefault("streaming", peak_memory_mb(host))  # before anything is augmented
-    memory["peak"] = peak_memory_mb(host)
+        rates[name], most = stream_rate(recipe, files, device, workers, work)
+        memory.setdefault("streaming", most)  # before anything is augmented
+        memory["peak"] = most
 
     say("timing: a plain DataLoader")
     plain = plain_rate(one, files, device, workers)
@@ -108,8 +109,8 @@ def rate(take: Callable[[], int], device: torch.device, warm_up: int = WARM_UP) 
 
 def stream_rate(
     recipe: Recipe, files: Files, device: torch.device, workers: int, work: Work
-) -> float:
-    """Of batches as a step takes them, given to some work on the device."""
+) -> tuple[float, int | None]:
+    """Of batches as a step takes them, given to some work on the device; and the memory taken."""
     feed = Streaming(
         files,
         files,
@@ -128,7 +129,7 @@ def stream_rate(
         return len(feed.images)
 
     try:
-        return rate(take, device)
+        return rate(take, device), resident_mb(feed.reader.workers.processes)
     finally:
         feed.reader.close(wait=True)  # processes are forked later: better without threads
 
@@ -190,10 +191,10 @@ def plain_rate(recipe: Recipe, files: Files, device: torch.device, workers: int)
 
     def batches() -> Generator[Tensor, None, None]:
         while True:
-            passing = iter(loader)
+            passing: Any = iter(loader)
             for batch in passing:
                 yield batch
-                memory.append(resident_mb(passing))
+                memory.append(resident_mb(passing._workers))
 
     endless = batches()
 
@@ -210,11 +211,11 @@ def plain_rate(recipe: Recipe, files: Files, device: torch.device, workers: int)
     return {"images_per_s": speed, "memory_mb": max(known, default=None)}
 
 
-def resident_mb(loader: Any = None) -> int | None:
-    """Memory that this process holds now, with a loader's workers; some of theirs is shared."""
-    workers = [process.pid for process in getattr(loader, "_workers", [])]
+def resident_mb(workers: Iterable[Any] = ()) -> int | None:
+    """Memory that this process holds now, with its workers; some of theirs is shared."""
+    processes = ["self", *(worker.pid for worker in workers)]
     try:
-        pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in ("self", *workers)]
+        pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in processes]
     except OSError:  # no Linux, or a worker that ended
         return None
     return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE") // 2**20

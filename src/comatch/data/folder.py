@@ -18,29 +18,30 @@ import re
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
-from multiprocessing.pool import ThreadPool
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from comatch.data.picture import PictureError, read_picture
+from comatch.data.workers import Wanted, Workers, default_workers
 from comatch.errors import UserError
 from comatch.types import UNLABELLED, Dataset, Files, Part, Pictures
 
 EXTENSIONS = frozenset([".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"])
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others have no business behind these
 FORMATS_TEXT = "JPEG, PNG, WebP, BMP, GIF or TIFF"
 UNLABELLED_NAMES = ("unlabeled", "unlabelled")
 TEST_NAMES = ("test", "val", "valid", "validation")  # the first that has labels is the test part
 LABELS_CSV = "labels.csv"
 MOST_BYTES = 8 * 10**9  # of pixels that are held in memory, unless it is said otherwise
+FEW = 500  # pictures that are decoded before processes for it would have started
+AT_ONCE = 256  # pictures that these are asked for
 HEADERS = ("path", "file", "filename", "image", "name", "index"), ("label", "class")
 
 
@@ -173,69 +174,6 @@ def find_pictures(paths: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
-# ------------------------------------------------------------------------------ one picture
-
-
-class PictureError(Exception):
-    """A file that gives no picture; the text says why in a few words."""
-
-
-def read_picture(path: Path, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size] uint8
-    """Decode and square one picture, or raise `PictureError`."""
-    try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-            raise PictureError("not a file")
-        with Image.open(path, formats=FORMATS) as image:
-            image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
-            return square(image, size, place)
-    except Exception as error:  # decoders raise whatever a damaged file leads them to
-        raise PictureError(_why(error, path)) from error
-
-
-def _why(error: Exception, path: Path) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "not a picture" if path.stat().st_size else "an empty file"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def square(image: Image.Image, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size]
-    """Upright, RGB, the shorter side scaled to `size`, the middle of the longer one.
-
-    Or another part of it: 0 is its beginning, 1 its end.
-    """
-    image = _rgb(ImageOps.exif_transpose(image))
-    centre = (place, place)
-    image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, centering=centre)
-    return np.ascontiguousarray(np.array(image).transpose(2, 0, 1))
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    """Pillow clips deep greys and shows what lies under transparency; we scale and see white."""
-    if image.mode.startswith(("I", "F")):
-        return _eight_bits(image).convert("RGB")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """A grey picture of 16 bits, 32 bits or floats, in 8 bits.
-
-    White is the first usual full scale that holds all values, so that pictures of one kind stay
-    comparable; where none does, the picture's own range is stretched.
-    """
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64))  # [H, W]
-    low, high = values.min(), values.max()
-    scales = (1, 255, 65535) if image.mode == "F" else (65535,)
-    full = next((scale for scale in scales if low >= 0 and high <= scale), None)
-    if full is None:
-        values, full = values - low, (high - low) or 1
-    return Image.fromarray(np.round(values * (255 / full)).astype(np.uint8))
-
-
 # ------------------------------------------------------------------------------ many pictures
 
 
@@ -247,28 +185,24 @@ def _load(
     size: int,
     progress: bool,
 ) -> tuple[Pictures, list[str]]:
-    """Decode in threads, straight into one array; also say which pictures were left out and why."""
+    """All of them in one array; also says which pictures were left out and why."""
     images = np.empty((len(names), 3, size, size), dtype=np.uint8)
-
-    def decode(row: int) -> str:
-        try:
-            images[row] = read_picture(path / names[row], size)
-        except PictureError as error:
-            return f"{names[row]}: {error}"
-        return ""
-
-    # Pillow decodes and resizes without the lock; each thread may hold one big picture.
-    with ThreadPool(min(32, os.cpu_count() or 1)) as pool:
-        faults = list(
+    decode = _one_by_one if len(names) < FEW else _by_workers
+    faults = [
+        fault and f"{name}: {fault}"
+        for name, fault in zip(
+            names,
             track(
-                pool.imap(decode, range(len(names)), chunksize=16),
+                decode(path, names, images),
                 f"Reading {path.name}",
                 total=len(names),
                 console=Console(stderr=True),
                 transient=True,
                 disable=not progress or len(names) < 1000,
-            )
+            ),
+            strict=True,
         )
+    ]
     kept = [row for row, fault in enumerate(faults) if not fault]
     skipped = [fault for fault in faults if fault]
     if not kept:
@@ -279,6 +213,33 @@ def _load(
     readable = [names[row] for row in kept]
     pixels = torch.from_numpy(images[: len(kept)])
     return Pictures(pixels, _numbers(readable, labels, classes), readable), skipped
+
+
+def _one_by_one(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
+    """Decodes pictures into the array, and says of each why not."""
+    for row, name in enumerate(names):
+        try:
+            images[row] = read_picture(path / name, images.shape[-1])
+            yield ""
+        except PictureError as error:
+            yield str(error)
+
+
+def _by_workers(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
+    """The same in processes, which takes a moment to begin with."""
+    root, cell = os.fspath(path), images[0].nbytes
+    places = [(0.5, i * cell, (i + 1) * cell) for i in range(AT_ONCE)]
+    with closing(Workers(default_workers(), AT_ONCE * cell)) as workers:
+        found = np.frombuffer(workers.memory, np.uint8).reshape(AT_ONCE, *images.shape[1:])
+        for begin in range(0, len(names), AT_ONCE):
+            some = names[begin : begin + AT_ONCE]
+            wanted = [
+                Wanted(os.path.join(root, name), *place)
+                for name, place in zip(some, places, strict=False)
+            ]
+            answers = workers.ask(wanted, images.shape[-1])
+            images[begin : begin + len(some)] = found[: len(some)]
+            yield from (answer.why for answer in answers)
 
 
 def _numbers(names: Sequence[str], labels: dict[str, str], classes: list[str]) -> Tensor:  # [N]

@@ -181,8 +181,7 @@ class Streaming(nn.Module):
             buffer.copy_(pinned(values, buffer.device), non_blocking=True)
         begin = 0
         for chunk in chunks:
-            if chunk.done:
-                torch.cuda.current_stream().wait_event(chunk.done)
+            if chunk.images.is_cuda:
                 chunk.images.record_stream(torch.cuda.current_stream())
             self.images[begin : begin + len(chunk.images)].copy_(chunk.images)
             begin += len(chunk.images)
@@ -219,8 +218,7 @@ def in_pieces(
                 pending.append(reader.submit(part, rows, [0.5] * len(rows)))
             chunk = pending.popleft().result()
             bad |= chunk.bad
-            if chunk.done:
-                torch.cuda.current_stream().wait_event(chunk.done)
+            if chunk.images.is_cuda:
                 chunk.images.record_stream(torch.cuda.current_stream())
             if chunk.rows:
                 yield middle(chunk.images, image_size), part.labels[chunk.rows]

@@ -34,9 +34,10 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
 
     check_name(name, timm.list_models(), "net")
     encoder = create(name, image_size)
-    if stem == "small" or (stem == "auto" and image_size <= SMALL_PICTURE):
-        shrunk = shrink_stem(encoder)
-        if stem == "small" and not shrunk:
+    small = stem in ("small", "half")
+    if small or (stem == "auto" and image_size <= SMALL_PICTURE):
+        shrunk = shrink_stem(encoder, stride=2 if stem == "half" else 1)
+        if small and not shrunk:
             raise UserError(f"net={name} has no stem to make smaller: use --set stem=standard")
     return encoder
 
@@ -51,10 +52,11 @@ def create(name: str, image_size: int, pretrained: bool = False) -> nn.Module:
         return timm.create_model(name, pretrained, num_classes=0)
 
 
-def shrink_stem(encoder: nn.Module) -> bool:
+def shrink_stem(encoder: nn.Module, stride: int = 1) -> bool:
     """Keeps the resolution that a stem made for 224 pixels would throw away, if it has one.
 
-    The first convolution no longer strides, a 7x7 one becomes 3x3, and a max-pool behind it goes.
+    The first convolution no longer strides, or only that far; a 7x7 one becomes 3x3, and a max-pool
+    behind it goes.
     """
     place = getattr(encoder, "default_cfg", {}).get("first_conv")
     conv = encoder.get_submodule(place) if isinstance(place, str) else None
@@ -62,7 +64,12 @@ def shrink_stem(encoder: nn.Module) -> bool:
         return False  # cutting into patches is not striding
     kernel = 3 if conv.kernel_size[0] == 7 else conv.kernel_size[0]
     small = nn.Conv2d(
-        conv.in_channels, conv.out_channels, kernel, padding=kernel // 2, bias=conv.bias is not None
+        conv.in_channels,
+        conv.out_channels,
+        kernel,
+        stride,
+        padding=kernel // 2,
+        bias=conv.bias is not None,
     )
     nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
     encoder.set_submodule(str(place), small)

@@ -5,6 +5,7 @@ nothing waits for it between two log points, and the whole step can be replayed 
 """
 
 import math
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -182,15 +183,21 @@ class Captured:
         self.taken += 1
 
     def _watch(self) -> None:
-        before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings(record=True) as said:
+        before, said, here = torch.cuda.get_sync_debug_mode(), list[str](), threading.get_ident()
+
+        def hear(message: Warning | str, *_: object) -> None:
+            if threading.get_ident() == here:  # others may wait: they prepare the next batches
+                said.append(str(message))
+
+        with warnings.catch_warnings():
             warnings.simplefilter("always")
+            warnings.showwarning = hear  # type: ignore[assignment]
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 self.take()
             finally:
                 torch.cuda.set_sync_debug_mode(before)
-        if any("synchronizing CUDA operation" in str(warning.message) for warning in said):
+        if any("synchronizing CUDA operation" in message for message in said):
             self._give_up("it waits for the GPU")
 
     def _capture(self) -> None:

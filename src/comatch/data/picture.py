@@ -1,0 +1,71 @@
+"""One picture: from a file to a square of pixels.
+
+Nothing here knows of torch: processes that only read pictures start in a moment.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others have no business behind these
+
+
+class PictureError(Exception):
+    """A file that gives no picture; the text says why in a few words."""
+
+
+def read_picture(path: Path, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size] uint8
+    """Decode and square one picture, or raise `PictureError`."""
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            raise PictureError("not a file")
+        with Image.open(path, formats=FORMATS) as image:
+            image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
+            return square(image, size, place)
+    except Exception as error:  # decoders raise whatever a damaged file leads them to
+        raise PictureError(_why(error, path)) from error
+
+
+def _why(error: Exception, path: Path) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not a picture" if path.stat().st_size else "an empty file"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def square(image: Image.Image, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size]
+    """Upright, RGB, the shorter side scaled to `size`, the middle of the longer one.
+
+    Or another part of it: 0 is its beginning, 1 its end.
+    """
+    image = _rgb(ImageOps.exif_transpose(image))
+    centre = (place, place)
+    image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, centering=centre)
+    return np.ascontiguousarray(np.array(image).transpose(2, 0, 1))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Pillow clips deep greys and shows what lies under transparency; we scale and see white."""
+    if image.mode.startswith(("I", "F")):
+        return _eight_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """A grey picture of 16 bits, 32 bits or floats, in 8 bits.
+
+    White is the first usual full scale that holds all values, so that pictures of one kind stay
+    comparable; where none does, the picture's own range is stretched.
+    """
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64))  # [H, W]
+    low, high = values.min(), values.max()
+    scales = (1, 255, 65535) if image.mode == "F" else (65535,)
+    full = next((scale for scale in scales if low >= 0 and high <= scale), None)
+    if full is None:
+        values, full = values - low, (high - low) or 1
+    return Image.fromarray(np.round(values * (255 / full)).astype(np.uint8))

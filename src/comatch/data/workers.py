@@ -1,0 +1,213 @@
+"""Processes that read pictures into memory which they share with ours.
+
+Python runs one thread of a process at a time, and a file takes several turns: read by threads, ten
+thousand files a second are about all. A worker is a Python of its own that knows nothing of torch,
+so it starts at once and is small. It is told paths and answers where in the shared memory the
+pictures are; no pixel goes through the pipes in between.
+"""
+
+import mmap
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar, cast
+
+from comatch.errors import UserError
+
+ASKED_AT_ONCE = 16  # pictures
+
+Item = TypeVar("Item")
+
+
+class Wanted(NamedTuple):
+    """A picture that a worker is asked for, and the part of the memory where it goes."""
+
+    path: str
+    place: float  # of the window along its longer side, 0 to 1
+    begin: int
+    end: int
+
+
+class Answer(NamedTuple):
+    """What became of it: so many bytes of a JPEG, or so many of pixels, or nothing."""
+
+    length: int
+    jpeg: bool
+    why: str = ""  # there is nothing
+
+
+class Workers:
+    """A number of them, and the memory: `room` bytes."""
+
+    def __init__(self, count: int, room: int) -> None:
+        with shared_file(room) as file:
+            self.memory = mmap.mmap(file.fileno(), room)
+            here = str(Path(__file__).parents[2])  # where our package is, installed or not
+            environment = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            }
+            work = f"from comatch.data import workers; workers.main({file.fileno()})"
+            self.processes = [
+                subprocess.Popen(
+                    [sys.executable, "-c", work],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    pass_fds=[file.fileno()],
+                    env=environment,
+                )
+                for _ in range(count)
+            ]
+        self.over = False
+        self.idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        for process in self.processes:
+            self.idle.put(process)
+
+    def ask(self, wanted: Sequence[Wanted], side: int, jpegs: bool = False) -> list[Answer]:
+        """Reads these pictures; several threads may ask at once.
+
+        If `jpegs` are wanted, whole JPEGs that stand upright are not decoded, as far as they fit.
+        """
+        waiting = deque(pieces(wanted, ASKED_AT_ONCE))
+        asked: deque[subprocess.Popen[bytes]] = deque()
+        answers: list[Answer] = []
+        try:
+            while waiting or asked:
+                process = None
+                if waiting:
+                    with suppress(queue.Empty):  # others have them all: that ends, unless it is us
+                        process = self.idle.get(block=not asked)
+                if process:
+                    asked.append(process)
+                    self._ask(process, (waiting.popleft(), side, jpegs))
+                else:
+                    answers += self._answer(asked[0])
+                    self.idle.put(asked.popleft())
+        except BaseException:
+            self.over = True
+            raise
+        finally:
+            for process in asked:  # lest somebody waits for it
+                self.idle.put(process)
+        return answers
+
+    def _ask(self, process: "subprocess.Popen[bytes]", question: object) -> None:
+        if self.over:  # answers to other questions may be on their way
+            raise UserError("the processes that read pictures have been ended")
+        send(process.stdin, question)
+
+    def _answer(self, process: "subprocess.Popen[bytes]") -> list[Answer]:
+        answers: list[Answer] | None = receive(process.stdout)
+        if answers is None:
+            raise UserError(
+                f"a process that reads pictures has ended (exit code {process.wait()}): "
+                "see whether there is enough memory, and go on with --resume"
+            )
+        return answers
+
+    def close(self) -> None:
+        """They end when nobody can ask them any more."""
+        self.over = True
+        for process in self.processes:
+            with suppress(OSError):
+                cast(IO[bytes], process.stdin).close()
+        for process in self.processes:
+            process.wait()
+            cast(IO[bytes], process.stdout).close()
+
+
+def default_workers() -> int:
+    """One for each core, shared with other ranks on this machine."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, (os.cpu_count() or 1) // ranks)
+
+
+def pieces(items: Sequence[Item], length: int) -> list[Sequence[Item]]:
+    return [items[i : i + length] for i in range(0, len(items), length)]
+
+
+def shared_file(room: int) -> IO[bytes]:
+    """A file without a name: where the system can, nothing but memory, and only what is used."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("comatch"), "r+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.truncate(room)
+    return file
+
+
+def send(pipe: IO[bytes] | None, message: object) -> None:
+    with suppress(BrokenPipeError):  # then no answer comes either, and that is told
+        pickle.dump(message, cast(IO[bytes], pipe))
+        cast(IO[bytes], pipe).flush()
+
+
+def receive(pipe: IO[bytes] | None) -> Any:
+    """What the other side has sent, or nothing if it has ended."""
+    try:
+        return pickle.load(cast(IO[bytes], pipe))
+    except (EOFError, pickle.UnpicklingError):
+        return None
+
+
+# -------------------------------------------------------------------------- in the other process
+
+
+def main(file: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
+    memory = mmap.mmap(file, 0)
+    while (question := receive(sys.stdin.buffer)) is not None:
+        wanted, side, jpegs = question
+        send(sys.stdout.buffer, [find(memory, one, side, jpegs) for one in wanted])
+
+
+def find(memory: mmap.mmap, wanted: Wanted, side: int, jpegs: bool) -> Answer:
+    """Puts one picture into its part of the memory."""
+    if jpegs and (length := read_jpeg(memory, wanted)):
+        return Answer(length, jpeg=True)
+    from comatch.data.picture import PictureError, read_picture  # which takes a moment
+
+    try:
+        pixels = read_picture(Path(wanted.path), side, wanted.place).tobytes()
+    except PictureError as error:
+        return Answer(0, False, str(error))
+    memory[wanted.begin : wanted.begin + len(pixels)] = pixels
+    return Answer(len(pixels), jpeg=False)
+
+
+def read_jpeg(memory: mmap.mmap, wanted: Wanted) -> int:
+    """The length of a file that is for a GPU's decoder: a whole JPEG that stands upright.
+
+    A file that was cut off lacks its last two bytes, which the decoder would not mind.
+    """
+    room = memoryview(memory)[wanted.begin : wanted.end]
+    try:
+        with open(wanted.path, "rb", buffering=0) as file:
+            length = file.readinto(room)
+            if length == len(room):  # there may be more of it
+                return 0
+    except OSError:
+        return 0
+    if room[:3] != b"\xff\xd8\xff" or room[length - 2 : length] != b"\xff\xd9":
+        return 0
+    if b"Exif\0\0" in bytes(room[: min(length, 4096)]) and turned(wanted.path):
+        return 0
+    return length
+
+
+def turned(path: str) -> bool:
+    from PIL import Image
+
+    with suppress(Exception), Image.open(path, formats=["JPEG"]) as image:
+        return bool(image.getexif().get(0x0112, 1) != 1)
+    return True

@@ -1,0 +1,73 @@
+"""Pictures of any size to squares of one size, all in one pass, in Triton.
+
+Pillow's bilinear filter is a weighted mean along rows, rounded, then one along columns. A program
+makes a line of one colour of one square: it finds the pixels under the filter by the address of the
+picture, so pictures need not be put side by side first.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LINE = 256  # pixels of a square's line that a program makes
+
+
+@triton.jit
+def _weight(pixel, centre, radius):
+    """Of a pixel in a new one: falls from one in the centre to zero at the radius."""
+    return tl.maximum(1 - tl.abs(pixel + 0.5 - centre) / radius, 0.0)
+
+
+@triton.jit
+def _fit(addresses, rows, facts, squares, side, LINE: tl.constexpr):
+    n, colour, y = tl.program_id(0), tl.program_id(1) // side, tl.program_id(1) % side
+    x = tl.program_id(2) * LINE + tl.arange(0, LINE)
+    fact = facts + n * 5
+    tall, wide = tl.load(fact).to(tl.int32), tl.load(fact + 1).to(tl.int64)
+    scale = tl.load(fact + 4)
+    radius = tl.maximum(scale, 1.0)
+    down = tl.load(fact + 2) + (y + 0.5) * scale
+    across = tl.load(fact + 3) + (x + 0.5) * scale
+    left = tl.floor(across - radius).to(tl.int32)
+    plane = tl.load(addresses + n).to(tl.pointer_type(tl.uint8)) + colour * tall * wide
+
+    above = tl.zeros([LINE], tl.float32)
+    below = 0.0
+    top = tl.maximum(tl.floor(down - radius), 0.0).to(tl.int32)
+    bottom = tl.minimum(tl.ceil(down + radius).to(tl.int32), tall)
+    for row in range(top, bottom):
+        value = tl.zeros([LINE], tl.float32)
+        whole = tl.zeros([LINE], tl.float32)
+        for step in range(0, 2 * tl.ceil(radius).to(tl.int32) + 1):
+            column = left + step
+            there = (column >= 0) & (column < wide) & (x < side)
+            weight = tl.where(there, _weight(column, across, radius), 0.0)
+            value += weight * tl.load(plane + row * wide + column, there, 0)
+            whole += weight
+        weight_of_row = _weight(row, down, radius)
+        above += weight_of_row * tl.floor(value / tl.maximum(whole, 1e-6) + 0.5)
+        below += weight_of_row
+    line = (tl.load(rows + n) * 3 + colour) * side + y
+    tl.store(squares + line * side + x, tl.floor(above / below + 0.5).to(tl.uint8), x < side)
+
+
+def fit(
+    pictures: list[Tensor], places: Sequence[float], squares: Tensor, rows: Sequence[int]
+) -> None:
+    """Scales pictures [3, H, W] of any size and writes them to these rows of squares [N, 3, R, R].
+
+    The shorter side becomes R pixels; a place says where along the longer one the square is, from 0
+    to 1.
+    """
+    side, device = squares.shape[-1], squares.device
+    pictures = [picture.contiguous() for picture in pictures]
+    sizes = torch.tensor([picture.shape[1:] for picture in pictures], dtype=torch.float)  # [n, 2]
+    shorter = sizes.amin(1, keepdim=True)
+    begin = (sizes - shorter) * torch.tensor(places, dtype=torch.float)[:, None]
+    facts = torch.cat([sizes, begin, shorter / side], 1)  # [n, 5]
+    whence = torch.tensor([[picture.data_ptr() for picture in pictures], list(rows)])  # [2, n]
+    grid = (len(pictures), 3 * side, triton.cdiv(side, LINE))
+    _fit[grid](*whence.to(device), facts.to(device), squares, side, LINE)

@@ -1,0 +1,28 @@
+"""Squares of pictures against Pillow's."""
+
+import numpy as np
+import pytest
+import torch
+
+from comatch.data.picture import square
+from helpers import photograph
+
+pytest.importorskip("triton")
+from comatch.kernels import squares
+
+SHAPES = [(40, 30), (20, 91), (8, 8), (60, 7)]
+
+
+@pytest.mark.parametrize(("side", "place"), [(8, 0.3), (8, 1.0), (20, 0.0)])
+def test_squares_are_those_of_pillow(device, side, place, monkeypatch):
+    monkeypatch.setattr(squares, "LINE", 16)  # a line of the larger one takes two programs
+    images = [photograph(*shape, seed=i) for i, shape in enumerate(SHAPES)]
+    pictures = [torch.from_numpy(np.array(image).transpose(2, 0, 1)).to(device) for image in images]
+    rows = torch.randperm(len(images)).tolist()
+    ours = torch.zeros(len(images) + 1, 3, side, side, dtype=torch.uint8, device=device)
+    squares.fit(pictures, [place] * len(images), ours, rows)
+    assert ours[-1].count_nonzero() == 0
+    for image, row in zip(images, rows, strict=True):
+        difference = ours[row].cpu().int() - torch.from_numpy(square(image, side, place)).int()
+        assert difference.abs().max() <= 2  # both round twice, of long pictures in another order
+        assert difference.abs().float().mean() < 0.3
