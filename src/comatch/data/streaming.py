@@ -12,7 +12,6 @@ however many pictures there are. What is drawn follows from the seed and the ste
 goes on needs no state but which pictures could not be read.
 """
 
-import time
 import warnings
 import weakref
 from collections import deque
@@ -109,7 +108,6 @@ class Streaming(nn.Module):
             self.register_buffer(name, numbers, persistent=False)
         both = torch.zeros(len(labelled) + len(unlabelled), dtype=torch.bool)
         self.register_buffer("unreadable", both)
-        self.waited = 0.0  # seconds that steps waited for their pictures
         self.reader = Reader(side, device, workers)
         self.pending: deque[list[Future[Chunk]]] = deque()  # of the next steps
         self.copied: deque[torch.cuda.Event] = deque()
@@ -125,9 +123,7 @@ class Streaming(nn.Module):
             self.next = step
         while len(self.pending) <= self.ahead:
             self.pending.append(self._send_for(self.next + len(self.pending)))
-        began = time.perf_counter()
         chunks = [future.result() for future in self.pending.popleft()]
-        self.waited += time.perf_counter() - began
         self.next += 1
         self._note(chunks)
         self._fill(chunks)

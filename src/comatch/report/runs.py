@@ -28,6 +28,7 @@ class Row:
     device: str
     revision: str
     failed: dict[int, str] = field(default_factory=dict)  # seeds that gave nothing, and why
+    top5: list[float] = field(default_factory=list)  # as top1, where there are many classes
 
     @property
     def mean(self) -> float | None:
@@ -40,9 +41,7 @@ class Row:
 
     def figures(self) -> str:
         """`96.10 +- 0.42`, in per cent; empty where every seed failed."""
-        if self.mean is None:
-            return ""
-        return f"{100 * self.mean:.2f}" + ("" if self.std is None else f" ± {100 * self.std:.2f}")
+        return in_per_cent(self.top1)
 
     def accuracy(self) -> str:
         """`96.10 +- 0.42 (n=3)`, and how many seeds failed."""
@@ -54,31 +53,40 @@ class Row:
     def failures(self) -> list[str]:
         return [f"seed {seed} failed: {why}" for seed, why in self.failed.items()]
 
-    def cells(self) -> list[str]:
-        return [
-            self.data,
-            self.method,
-            f"{self.labels:,}",
-            f"{self.steps:,}",
-            self.accuracy(),
-            ", ".join(map(str, self.seeds)),
-            "" if self.seconds is None else f"{self.seconds:.0f}",
-            self.device,
-            self.revision,
-        ]
+    def cells(self) -> dict[str, str]:
+        """Text for each column of a table."""
+        return {
+            "data": self.data,
+            "method": self.method,
+            "labels": f"{self.labels:,}",
+            "steps": f"{self.steps:,}",
+            "accuracy %": self.accuracy(),
+            TOP5: in_per_cent(self.top5),
+            "seeds": ", ".join(map(str, self.seeds)),
+            "seconds": "" if self.seconds is None else f"{self.seconds:.0f}",
+            "device": self.device,
+            "commit": self.revision,
+        }
 
 
-COLUMNS = (
-    "data",
-    "method",
-    "labels",
-    "steps",
-    "accuracy %",
-    "seeds",
-    "seconds",
-    "device",
-    "commit",
-)
+TOP5 = "top-5 %"
+MANY_CLASSES = 20  # from here on it says something that the right one is among five
+
+
+def in_per_cent(shares: Sequence[float]) -> str:
+    """Mean and sample deviation."""
+    if not shares:
+        return ""
+    spread = f" ± {100 * statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
+    return f"{100 * statistics.mean(shares):.2f}{spread}"
+
+
+def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:
+    """A head and a line for each row: these columns or all, but top-5 only where some have it."""
+    names = list(columns or rows[0].cells())
+    if not columns and not any(row.top5 for row in rows):
+        names.remove(TOP5)
+    return [names, *([row.cells()[name] for name in names] for row in rows)]
 
 
 # What a run is called, how it was computed and how often it was looked at: not what it learned.
@@ -146,11 +154,20 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
         statistics.mean(summary["seconds"] for summary in summaries),
         ", ".join(sorted({session["device"] for session in sessions})),
         ", ".join(sorted(revisions)),
+        top5=top5_of(group),
     )
 
 
+def top5_of(group: list[tuple[dict[str, Any], RunFolder]]) -> list[float]:
+    """Of each run, if there are so many classes that it says something."""
+    known = all("top5" in summary for summary, _ in group)
+    if not known or len(read_json(group[0][1].split)["classes"]) < MANY_CLASSES:
+        return []
+    return [summary["top5"] for summary, _ in group]
+
+
 def markdown(rows: Sequence[Row]) -> str:
-    return ruled([COLUMNS, *(row.cells() for row in rows)])
+    return ruled(table(rows))
 
 
 def ruled(lines: Sequence[Sequence[str]], numbers: bool = False) -> str:
@@ -174,6 +191,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
             "seconds": row.seconds,
             "seeds": " ".join(map(str, row.seeds)),
             "top1": " ".join(map(str, row.top1)),
+            "top5": " ".join(map(str, row.top5)),
             "device": row.device,
             "commit": row.revision,
             "failed": "; ".join(row.failures()),

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from comatch.config import Recipe, settings_of
 from comatch.evaluation import Scores
-from comatch.report.runs import COLUMNS, Row
+from comatch.report.runs import Row
+from comatch.report.runs import table as table_of
 
 
 def results(summaries: Sequence[dict[str, Any]]) -> Table:
@@ -45,8 +46,9 @@ def accuracy(summary: dict[str, Any]) -> str:
 
 def comparison(rows: Sequence[Row]) -> Table:
     """One line for each configuration, over its seeds."""
-    shown = COLUMNS.index("seconds") + 1  # device and commit are for the record, not the eye
-    return chosen(rows, COLUMNS[:shown])
+    # Device and commit are for the record, not the eye.
+    names = [name for name in table_of(rows)[0] if name not in ("device", "commit")]
+    return chosen(rows, names)
 
 
 def ranking(rows: Sequence[Row]) -> Table:
@@ -57,10 +59,10 @@ def ranking(rows: Sequence[Row]) -> Table:
 
 
 def chosen(rows: Sequence[Row], columns: Sequence[str]) -> Table:
-    table = Table(*columns, box=box.SIMPLE_HEAD)
-    for row in rows:
-        cells = dict(zip(COLUMNS, row.cells(), strict=True))
-        table.add_row(*(cells[column] for column in columns))
+    head, *lines = table_of(rows, columns)
+    table = Table(*head, box=box.SIMPLE_HEAD)
+    for line in lines:
+        table.add_row(*line)
     return table
 
 
@@ -181,7 +183,7 @@ def from_disk(record: dict[str, Any]) -> Group:
     table.add_column("images/s", justify="right", style="bold")
     table.add_column("", style="dim")
     decoded = "decoded on the GPU" if gpu else "decoded on the CPU"
-    says = {"read": "threads", "read, decode": f"{decoded}, squared"}
+    says = {"read": "processes", "read, decode": f"{decoded}, squared"}
     for name, rate in result["images_per_s"].items():
         views = ", ".join(result["views"]) if name.endswith("views") else "resized crop, flip"
         table.add_row(name, f"{rate:,.0f}", says.get(name, views))
@@ -236,7 +238,8 @@ def facts(recipe: dict[str, Any], result: dict[str, Any], gpu: bool) -> Table:
         says = f"{result['loss_share']:.1%} of the step, forward and backward"
         table.add_row("memory, graph, loss", f"{result['loss_ms']:,.2f} ms", says)
     if "waited_ms" in result:
-        says = "that a step waits for them to be read"
+        streamed, same = (f"{result[key]:,.2f}" for key in ("streamed_ms", "same_ms"))
+        says = f"that a step waits for them: {streamed} instead of {same} in a row"
         table.add_row("streamed pictures", f"{result['waited_ms']:,.2f} ms", says)
     table.add_row("peak memory", memory(result), "of the GPU" if gpu else "of the whole process")
     table.add_row("start-up", f"{result['startup_seconds']:.1f} s", "until the first step is done")
