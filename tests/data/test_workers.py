@@ -50,6 +50,7 @@ def test_which_files_stay_jpegs(tmp_path, start):
     (tmp_path / "cut.jpg").write_bytes(whole[:-9])
     (tmp_path / "more.jpg").write_bytes(whole + b"and more")  # is for Pillow to judge
     (tmp_path / "empty.jpg").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.jpg")
     paths = [*sorted(tmp_path.iterdir()), tmp_path / "none.jpg"]
     workers = start(1, len(paths))
     answers = dict(zip([path.name for path in paths], ask(workers, paths, True), strict=True))
@@ -61,7 +62,8 @@ def test_which_files_stay_jpegs(tmp_path, start):
     reasons = {name: a.why for name, a in answers.items() if a.why}
     assert reasons["empty.jpg"] == "an empty file"
     assert reasons["none.jpg"] == "no such file or directory"
-    assert set(reasons) == {"empty.jpg", "none.jpg", "cut.jpg"}
+    assert reasons["pipe.jpg"] == "not a file"
+    assert set(reasons) == {"empty.jpg", "none.jpg", "cut.jpg", "pipe.jpg"}
     for i, path in enumerate(paths):
         answer = answers[path.name]
         found = workers.memory[i * CELL : i * CELL + answer.length]
@@ -104,8 +106,9 @@ def test_one_that_ends_is_told(tmp_path, start):
     photograph(20, 10).save(tmp_path / "a.png")
     workers = start(1, 1)
     assert ask(workers, [tmp_path / "a.png"])[0].length == 3 * 16 * 16
-    os.kill(workers.processes[0].pid, signal.SIGINT)  # is for the one that asks
-    assert ask(workers, [tmp_path / "a.png"])[0].length == 3 * 16 * 16
+    for stop in (signal.SIGINT, signal.SIGTERM):  # are for the one that asks
+        os.kill(workers.processes[0].pid, stop)
+        assert ask(workers, [tmp_path / "a.png"])[0].length == 3 * 16 * 16
     os.kill(workers.processes[0].pid, signal.SIGKILL)
     with pytest.raises(UserError, match=r"has ended .exit code -9.* --resume"):
         ask(workers, [tmp_path / "a.png"])

@@ -164,7 +164,11 @@ def receive(pipe: IO[bytes] | None) -> Any:
 
 
 def main(file: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that asks
+    for stop in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # are for the one that asks: it wants its last batch
+        signal.signal(stop, signal.SIG_IGN)
     memory = mmap.mmap(file, 0)
     while (question := receive(sys.stdin.buffer)) is not None:
         wanted, side, jpegs = question
@@ -191,6 +195,8 @@ def read_jpeg(memory: mmap.mmap, wanted: Wanted) -> int:
     A file that was cut off lacks its last two bytes, which the decoder would not mind.
     """
     room = memoryview(memory)[wanted.begin : wanted.end]
+    if not os.path.isfile(wanted.path):  # opening a pipe would wait for ever
+        return 0
     try:
         with open(wanted.path, "rb", buffering=0) as file:
             length = file.readinto(room)
