@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from comatch.evaluation import probabilities, score
-from comatch.evaluation.accuracy import calibration_error
+from comatch.evaluation import probabilities
+from comatch.evaluation.accuracy import calibration_error, judge, score
 from comatch.nets import Network, build_encoder
 
 
 def test_scores_by_hand():
     p = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.4, 0.5, 0.1], [0.6, 0.3, 0.1]])
-    scores = score(p, torch.tensor([0, 1, 0, 0]))
+    scores = score(judge(p, torch.tensor([0, 1, 0, 0])), 3)
     assert scores.top1 == 0.75
     assert scores.top5 is None
     assert scores.per_class == [pytest.approx(2 / 3), 1.0, None]
@@ -19,7 +19,7 @@ def test_scores_by_hand():
 
 def test_top5():
     p = torch.eye(7)[[0, 0]] + torch.tensor([0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
-    assert score(p, torch.tensor([4, 6])).top5 == 0.5
+    assert score(judge(p, torch.tensor([4, 6])), 7).top5 == 0.5
 
 
 def test_calibration_error_by_hand():

@@ -316,6 +316,7 @@ def evaluate(
     return evaluation.score_part(
         dataset.test,
         lambda images: classifier.predict(images).probabilities,
+        len(classifier.classes),
         classifier.image_size,
         classifier.mean.device,
     )

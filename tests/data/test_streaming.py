@@ -219,10 +219,15 @@ def test_a_damaged_picture_is_replaced_and_counted_once(tmp_path):
 
 
 def test_more_than_one_in_a_hundred_is_an_error(parts):
-    for name in ("003.png", "009.png"):
+    for name in ("003.png", "005.png", "009.png"):  # so few are no reason to stop
         (parts[1].root / name).write_bytes(b"")
     feed = stream(parts, batch=4, mu=7)
-    with pytest.raises(UserError, match=r"of 36 pictures cannot be read, .*png: an empty file"):
+    feed.before_step(0)
+    feed.before_step(1)
+    assert feed.counts() == {"unreadable": 3}
+    (parts[1].root / "007.png").write_bytes(b"")
+    feed = stream(parts, batch=4, mu=7)
+    with pytest.raises(UserError, match=r"4 of 36 pictures cannot be read, .*png: an empty file"):
         list(batches(feed, range(2)))
 
 

@@ -159,6 +159,16 @@ def test_one_writer(whole):
 
 
 @pytest.mark.slow
+def test_ranks_share_the_test_part(whole):
+    """Together they find what one process finds."""
+    scores = comatch.evaluate(whole[0], device="cpu")
+    summary = json.loads((whole[0] / "summary.json").read_text())
+    assert summary["top1"] == scores.top1
+    assert summary["calibration_error"] == pytest.approx(scores.calibration_error, abs=1e-6)
+    assert scores.pictures % 2, "an even number would not show what is left over"
+
+
+@pytest.mark.slow
 def test_ranks_draw_other_numbers_for_other_pictures(whole):
     """One shuffle for all, and random numbers of each rank's own."""
     state = torch.load(whole[0] / "last.pt")

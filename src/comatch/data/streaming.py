@@ -30,6 +30,9 @@ from comatch.errors import UserError
 from comatch.types import Everything, Files, Part, Pictures
 
 
+FEW_BAD = 3  # pictures that cannot be read are no reason to stop, however few there are
+
+
 def side_for(image_size: int) -> int:
     """Of the square that views of this size are cropped from: 256 for 224."""
     return round(image_size * 256 / 224)
@@ -162,7 +165,8 @@ class Streaming(nn.Module):
             first = 0 if chunk.files is self.parts[0] else len(self.parts[0])
             for row in chunk.bad:
                 self.unreadable[first + row] = True
-            if chunk.bad and (count := int(self.unreadable.sum())) * 100 > len(self.unreadable):
+            most = max(FEW_BAD, len(self.unreadable) // 100)
+            if chunk.bad and (count := int(self.unreadable.sum())) > most:
                 row, why = next(iter(chunk.bad.items()))
                 raise UserError(
                     f"{count} of {len(self.unreadable)} pictures cannot be read, more than one in "

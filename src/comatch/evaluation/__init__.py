@@ -1,5 +1,5 @@
 """How good a network is: on pictures whose truth is known, and never to choose anything by test."""
 
-from comatch.evaluation.accuracy import Scores, probabilities, score, score_part
+from comatch.evaluation.accuracy import Scores, probabilities, score_part
 
-__all__ = ["Scores", "probabilities", "score", "score_part"]
+__all__ = ["Scores", "probabilities", "score_part"]

@@ -1,12 +1,14 @@
 """Class probabilities of pictures, and what they are worth."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from comatch import distributed
 from comatch.augment.policies import normalise
 from comatch.data.streaming import in_pieces
 from comatch.nets import Network
@@ -38,18 +40,33 @@ class Scores:
     pictures: int
 
 
-def score(p: Tensor, labels: Tensor) -> Scores:
+class Judged(NamedTuple):
+    """What is kept of each picture: with many classes, p itself would be much to keep."""
+
+    labels: Tensor  # [N]
+    right: Tensor  # [N] bool
+    among_five: Tensor  # [N] bool: the truth is one of the five likeliest classes
+    confidence: Tensor  # [N]
+
+
+def judge(p: Tensor, labels: Tensor) -> Judged:
     """Compares probabilities [N, C] with the truth [N]."""
-    right = p.argmax(1) == labels
-    top5 = None
-    if p.shape[1] > 5:
-        top5 = (p.topk(5, dim=1).indices == labels[:, None]).any(1).float().mean().item()
-    found = [right[labels == c] for c in range(p.shape[1])]
+    five = p.topk(min(5, p.shape[1]), dim=1).indices
+    return Judged(labels, p.argmax(1) == labels, (five == labels[:, None]).any(1), p.amax(dim=1))
+
+
+def together(judged: Iterable[Judged]) -> Judged:
+    return Judged(*(torch.cat(column) for column in zip(*judged, strict=True)))
+
+
+def score(judged: Judged, classes: int) -> Scores:
+    labels, right, among_five, confidence = judged
+    found = [right[labels == c] for c in range(classes)]
     return Scores(
         top1=right.double().mean().item(),
-        top5=top5,
+        top5=among_five.float().mean().item() if classes > 5 else None,
         per_class=[f.double().mean().item() if len(f) else None for f in found],
-        calibration_error=calibration_error(p.amax(1), right),
+        calibration_error=calibration_error(confidence, right),
         pictures=len(labels),
     )
 
@@ -57,16 +74,21 @@ def score(p: Tensor, labels: Tensor) -> Scores:
 def score_part(
     part: Part,
     predict: Callable[[Tensor], Tensor],
+    classes: int,
     image_size: int,
     device: torch.device,
     workers: int | None = None,
 ) -> Scores:
-    """What `predict` (pictures to p [n, C]) makes of a part, in memory or still files."""
-    seen = [
-        (predict(images), labels) for images, labels in in_pieces(part, image_size, device, workers)
-    ]
-    p, labels = (torch.cat(pieces) for pieces in zip(*seen, strict=True))
-    return score(p, labels)
+    """What `predict` (pictures to p [n, C]) makes of a part, in memory or still files.
+
+    Ranks share the pictures, and all get the scores.
+    """
+    mine = part
+    if len(part) >= distributed.world() > 1:
+        mine = part.subset(torch.arange(distributed.rank(), len(part), distributed.world()))
+    pieces = in_pieces(mine, image_size, device, workers)
+    judged = together(judge(predict(images), labels) for images, labels in pieces)
+    return score(together(distributed.collect(judged)) if mine is not part else judged, classes)
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> float:

@@ -134,7 +134,7 @@ def evaluate(run: Assembly, parts: dict[str, Part | None]) -> dict[str, float]:
         if part is None:
             continue
         scores = evaluation.score_part(
-            part, predict, recipe.image_size, run.mean.device, recipe.workers
+            part, predict, run.method.classes, recipe.image_size, run.mean.device, recipe.workers
         )
         values[f"{prefix}top1"] = scores.top1
         if scores.top5 is not None:
