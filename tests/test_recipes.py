@@ -100,3 +100,21 @@ def test_digits_are_never_mirrored():
 def test_every_recipe_gives_its_command(name):
     assert "Command   comatch train" in recipes.RECIPES[name].__doc__
     assert recipes.get(name, "comatch").name == name
+
+
+def test_imagenets_numbers_of_other_methods():
+    """FixMatch's own for ImageNet; CoMatch's first form has those of the second, to compare."""
+    for name in ("imagenet-1pct", "imagenet-10pct", "tiny-imagenet"):
+        for rival in ("fixmatch", "fixmatch_da"):
+            method = recipes.get(name, rival).method
+            assert (method.threshold, method.lambda_u) == (0.7, 10)
+        one, other = (recipes.get(name, m).method for m in ("comatch", "comatch_momentum"))
+        shared = settings_of(one).keys() & settings_of(other).keys() - {"ema_decay"}
+        assert len(shared) == 9
+        assert all(getattr(one, key) == getattr(other, key) for key in shared)
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_tiny_imagenet_is_as_long_for_all(method):
+    recipe = recipes.get("tiny-imagenet", method)
+    assert (recipe.steps, recipe.batch, recipe.mu, recipe.labels) == (20_000, 64, 5, 10_000)

@@ -29,7 +29,6 @@ from comatch.data.resident import Draw, Resident
 from comatch.errors import UserError
 from comatch.types import Everything, Files, Part, Pictures
 
-
 FEW_BAD = 3  # pictures that cannot be read are no reason to stop, however few there are
 
 
