@@ -60,7 +60,9 @@ def ranking(rows: Sequence[Row]) -> Table:
 
 def chosen(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     head, *lines = table_of(rows, columns)
-    table = Table(*head, box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in head:  # in a narrow terminal these two break: methods and numbers must be whole
+        table.add_column(name, no_wrap=name not in ("data", "seeds"), overflow="fold")
     for line in lines:
         table.add_row(*line)
     return table

@@ -1,0 +1,62 @@
+"""`comatch evaluate` and `comatch predict`: what a run's classifier is worth, and what it says."""
+
+import codecs
+import csv
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from comatch.cli.console import err, out
+from comatch.cli.options import DataDirOption, DeviceOption, RunArgument
+from comatch.errors import UserError
+
+
+def evaluate(
+    run: RunArgument, data_dir: DataDirOption = None, device: DeviceOption = "auto"
+) -> None:
+    """Score a run's classifier on the test part of its data, class by class."""
+    from comatch import api
+    from comatch.report import tables
+
+    scores = api.evaluate(run, data_dir=data_dir, device=device)
+    out.print(tables.scores(scores, api.folder_of(run).description()["classes"]))
+
+
+def predict(
+    run: RunArgument,
+    pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
+    table: Annotated[
+        Path, typer.Option("--out", help="CSV to write: path, label, probability, classes.")
+    ] = Path("predictions.csv"),
+    device: DeviceOption = "auto",
+) -> None:
+    """Classify pictures with a run's classifier and write a table of the results."""
+    from comatch import api
+    from comatch.data.folder import find_pictures
+    from comatch.training.checkpoint import replacing
+
+    classifier = api.load(run, device)
+    paths = find_pictures(pictures)
+    unread: list[str] = []
+    try:
+        with replacing(table) as file:
+            writer = csv.writer(codecs.getwriter("utf-8")(file))
+            writer.writerow(["path", "label", "probability", *classifier.classes])
+            rows = api.predict_files(classifier, paths)
+            for path, p, why in track(rows, "classifying", len(paths), console=err, transient=True):
+                if p is None:
+                    unread.append(f"{path}: {why}")
+                    continue
+                best = int(p.argmax())
+                shares = [f"{share:.6f}" for share in p.tolist()]
+                writer.writerow([path, classifier.classes[best], shares[best], *shares])
+    except OSError as error:
+        raise UserError(f"cannot write {table}: {error.strerror}") from None
+    for line in unread:
+        err.print(f"skipped {line}", soft_wrap=True, highlight=False)
+    if len(unread) == len(paths):
+        raise UserError("none of the pictures could be read")
+    skipped = f", {len(unread)} skipped" if unread else ""
+    out.print(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}", soft_wrap=True)

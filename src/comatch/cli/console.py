@@ -1,0 +1,84 @@
+"""What is said on the terminal: results, remarks, and what went wrong."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from comatch import launch
+
+out = Console()
+err = Console(stderr=True)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Whoever stops what takes many runs is told that the same command goes on."""
+    from comatch.training.loop import Interrupted
+
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as stop:
+        said = "stopped; finished runs and checkpoints are kept."
+        if isinstance(stop, Interrupted):
+            said = f"{stop} of {stop.folder.name}; everything up to there is saved."
+        again = shlex.join(["comatch", *sys.argv[1:]])
+        err.print(f"{said}\nGo on with: {again}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def tell_failures(failures: list[str]) -> None:
+    for failure in failures:
+        complain(failure)
+    if failures:
+        raise typer.Exit(1)
+
+
+def tell_remarks(remarks: list[str]) -> None:
+    for line in remarks:
+        remark("[yellow]note:[/]", line)
+
+
+def fail(message: str) -> NoReturn:
+    if speaks():
+        complain(message)
+    sys.exit(2)
+
+
+def fail_of_many(error: Exception) -> None:
+    """Of several processes that fail, one says why: the others only follow it."""
+    from comatch import distributed
+
+    if distributed.is_loss(error):
+        why = str(error).splitlines()[0][:200]
+        fail(f"another process is gone or does not answer: `--max-restarts` goes on ({why})")
+    if not speaks():
+        sys.exit(1)
+
+
+def speaks() -> bool:
+    """Whether this process is the one to say what went wrong."""
+    if not launch.several():
+        return True
+    from comatch import distributed
+
+    return distributed.fails_first()
+
+
+def warn(message: str) -> None:
+    if launch.rank() == 0:
+        remark("[yellow]warning:[/]", message)
+
+
+def complain(message: str) -> None:
+    remark("[bold red]error:[/]", message)
+
+
+def remark(kind: str, message: str) -> None:
+    """One line, however long: paths in it must not be mistaken for markup or broken."""
+    err.print(kind, end=" ")
+    err.print(message, markup=False, highlight=False, soft_wrap=True)

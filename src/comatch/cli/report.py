@@ -1,0 +1,28 @@
+"""`comatch report`: finished runs and benchmarks as tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from comatch.cli.console import out
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs, or files of bench --json."),
+    ],
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+) -> None:
+    """Compare finished runs: mean and deviation over seeds, and how many."""
+    from comatch.report import benchmarks, tables
+    from comatch.report import runs as reader
+
+    measured = [benchmarks.read(path) for path in runs if path.suffix == ".json"]
+    for record in measured:
+        print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
+    folders = [path for path in runs if path.suffix != ".json"]
+    if folders:
+        rows = reader.rows(folders)
+        print(reader.markdown(rows)) if markdown else out.print(tables.comparison(rows))

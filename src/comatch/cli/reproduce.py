@@ -1,0 +1,186 @@
+"""`comatch reproduce table1 | ablations | curves`: the paper's tables and figures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from comatch.cli.console import out, resumable, tell_failures, tell_remarks
+from comatch.cli.options import (
+    DataDirOption,
+    DeviceOption,
+    LabelsOption,
+    RecipeOption,
+    SetOption,
+    StepsOption,
+    numbers,
+    words,
+)
+
+app = typer.Typer(
+    help="Make the paper's tables and figures again, and show ours beside them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+SeedsOption = Annotated[
+    str, typer.Option(metavar="N,N,...", help="Each setting is trained once with each.")
+]
+FromOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--from",
+        metavar="FOLDER",
+        help="Also count finished runs in this folder, or below it; may be given again.",
+    ),
+]
+TrainOption = Annotated[
+    bool, typer.Option("--train/--no-train", help="Train what is missing, or show what is there.")
+]
+
+
+@app.command()
+def table1(
+    labels: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Columns: numbers of labels.")
+    ] = "20,40,80,250",
+    stl10: Annotated[bool, typer.Option("--stl10", help="Also the column of STL-10.")] = False,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Rows: some of `comatch methods`.")
+    ] = "mixmatch,fixmatch,fixmatch_da,comatch",
+    seeds: SeedsOption = "0,1,2,3,4",
+    recipe: Annotated[
+        str, typer.Option(help="Of all columns but STL-10's: see `comatch recipes`.")
+    ] = "cifar10",
+    steps: StepsOption = None,
+    data_dir: DataDirOption = None,
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder.")] = Path("runs/table1"),
+    others: FromOption = None,
+    training: TrainOption = True,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+) -> None:
+    """The paper's table 1: accuracy on CIFAR-10 and STL-10, its figures beside ours.
+
+    [bold]comatch reproduce table1 --labels 40 --seeds 0[/]     one column, one seed
+    [bold]comatch reproduce table1 --no-train[/]                what is there so far
+    [bold]comatch reproduce table1 --no-train --from results --steps 5000[/]
+
+    Runs that are finished count, half-done ones go on, missing ones are trained.
+    A cell says mean, deviation over seeds and how many there are. Runs count only
+    if their settings are those asked for, length included; others are named.
+    The paper's lengths are long: --steps shortens all methods alike.
+
+    The folder gets table1.md and table1.csv, written anew after every run, and a
+    folder for each column (cifar10-40, ...) as `comatch compare` makes them. Stop
+    whenever you like: the same command goes on, and more seeds or labels add to it.
+    """
+    from comatch.report import tables
+    from comatch.reproduction import failures
+    from comatch.reproduction.table1 import table1
+
+    with resumable():
+        table = table1(
+            labels=numbers(labels, "--labels"),
+            stl10=stl10,
+            methods=words(methods),
+            seeds=numbers(seeds),
+            recipe=recipe,
+            steps=steps,
+            data_dir=data_dir,
+            out=out_dir,
+            others=others or [],
+            train=training,
+            device=device,
+            settings=settings or [],
+        )
+    out.print(tables.beside_paper(table.titles(), table.rows()))
+    tell_remarks(table.remarks)
+    out.print(f"as Markdown and CSV: {out_dir / 'table1'}.md, .csv", soft_wrap=True)
+    tell_failures(failures(table.columns))
+
+
+@app.command()
+def ablations(
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="cifar10 (default), digits, stl10, or a folder."),
+    ] = None,
+    parameters: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Some of T, lambda_ctr, alpha and K.")
+    ] = "T,lambda_ctr,alpha,K",
+    labels: LabelsOption = None,
+    seeds: SeedsOption = "0,1,2",
+    recipe: RecipeOption = None,
+    steps: StepsOption = None,
+    data_dir: DataDirOption = None,
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder.")] = Path("runs/ablations"),
+    others: FromOption = None,
+    training: TrainOption = True,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+) -> None:
+    """The paper's ablations: CoMatch with one hyper-parameter changed at a time.
+
+    [bold]comatch reproduce ablations --steps 20000[/]
+    [bold]comatch reproduce ablations digits --parameters alpha,T --seeds 0[/]
+    [bold]comatch reproduce ablations --no-train[/]     what is there so far
+
+    T joins pseudo-labels in the graph, lambda_ctr weighs the contrast, alpha the
+    model's own prediction, K is the memory's size. T and alpha are tried on the
+    paper's scale, the others at multiples of the recipe's value. The recipe's own
+    values are trained once a seed and shown in every panel.
+
+    The folder gets ablations.md and ablations.csv, written anew after every run,
+    the figure as ablations.png and ablations.svg, and a folder for each setting.
+    Stop whenever you like: the same command goes on.
+    """
+    from comatch.report import tables
+    from comatch.reproduction import failures
+    from comatch.reproduction.ablations import COLUMNS, ablations
+
+    with resumable():
+        varied = ablations(
+            data,
+            parameters=words(parameters),
+            labels=labels,
+            seeds=numbers(seeds),
+            recipe=recipe,
+            steps=steps,
+            data_dir=data_dir,
+            out=out_dir,
+            others=others or [],
+            train=training,
+            device=device,
+            settings=settings or [],
+        )
+    out.print(tables.sections(COLUMNS, varied.rows()))
+    tell_remarks(varied.remarks)
+    kinds = ".md, .csv" + (", .png, .svg" if varied.drawable else "; no run yet to draw")
+    out.print(f"table and figure: {out_dir / 'ablations'}{kinds}", soft_wrap=True)
+    tell_failures(failures(varied.groups))
+
+
+@app.command()
+def curves(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders of those.")
+    ],
+    stem: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Without .png and .svg: both are written.")
+    ] = Path("curves"),
+) -> None:
+    """The paper's training figure: pseudo-labels and test accuracy over steps.
+
+    [bold]comatch reproduce curves runs/mine[/]
+    [bold]comatch reproduce curves runs/table1/cifar10-40 --out figures/cifar10-40[/]
+
+    Three panels: how many of the confident pseudo-labels are right, how many
+    pseudo-labels are confident, and test accuracy. Runs that differ only in their
+    seed are one line, their mean, with a band of their deviation. Runs that still
+    train are drawn as far as they are.
+    """
+    from comatch.report import curves, figures
+
+    paths = figures.save(figures.curves(curves.read(runs)), stem)
+    out.print(f"figure: {', '.join(map(str, paths))}", soft_wrap=True)
