@@ -44,25 +44,31 @@ def accuracy(summary: dict[str, Any]) -> str:
     return "no test part"
 
 
-def comparison(rows: Sequence[Row]) -> Table:
-    """One line for each configuration, over its seeds."""
-    # Device and commit are for the record, not the eye.
-    names = [name for name in table_of(rows)[0] if name not in ("device", "commit")]
-    return chosen(rows, names)
+def comparison(rows: Sequence[Row]) -> Group:
+    """One line for each configuration, over its seeds; a table for each data set and its labels."""
+    parts: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        parts.setdefault((row.data, row.labels), []).append(row)
+    hidden = ("data", "labels", "device", "commit")  # in the title, or for the record only
+    return Group(
+        *(
+            chosen(part, [name for name in table_of(part)[0] if name not in hidden])
+            for part in parts.values()
+        )
+    )
 
 
 def ranking(rows: Sequence[Row]) -> Table:
-    """Methods on the same data: what they have in common is the title."""
-    table = chosen(rows, ("method", "accuracy %", "seeds", "seconds", "steps"))
-    table.title = f"{rows[0].data} with {rows[0].labels:,} labels"
-    return table
+    """Methods on the same data."""
+    return chosen(rows, ("method", "accuracy %", "seeds", "seconds", "steps"))
 
 
 def chosen(rows: Sequence[Row], columns: Sequence[str]) -> Table:
+    """Rows of the same data: what they have in common is the title."""
     head, *lines = table_of(rows, columns)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in head:  # in a narrow terminal these two break: methods and numbers must be whole
-        table.add_column(name, no_wrap=name not in ("data", "seeds"), overflow="fold")
+    table = Table(title=f"{rows[0].data} with {rows[0].labels:,} labels", box=box.SIMPLE_HEAD)
+    for name in head:  # in a narrow terminal a method or a figure must stay whole
+        table.add_column(name, no_wrap=name in ("method", "accuracy %"))
     for line in lines:
         table.add_row(*line)
     return table
