@@ -178,7 +178,7 @@ def cut(
         try:
             yield name, repeatable(works[name], lambda: run.data.before_step(next(calls)), shared)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[0].split(". ")[0]  # its first sentence
             warnings.warn(f"the stage '{name}' cannot be timed alone: {reason}", stacklevel=2)
 
 
