@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -114,6 +116,14 @@ def test_one_that_ends_is_told(tmp_path, start):
         ask(workers, [tmp_path / "a.png"])
     with pytest.raises(UserError, match="have been ended"):  # nobody waits for it
         ask(workers, [tmp_path / "a.png"])
+
+
+def test_a_worker_starts_without_what_takes_long():
+    code = (
+        "import sys; from comatch.data import workers, picture; "
+        "sys.exit('torch' in sys.modules or 'rich' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_ranks_on_one_machine_share_its_cores(monkeypatch):
