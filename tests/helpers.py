@@ -1,4 +1,4 @@
-"""What several tests need: the smallest run, a process to kill, pictures, an error."""
+"""What several tests need: the smallest run, a process to kill, pictures, batches, an error."""
 
 import os
 import subprocess
@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+
+from comatch.types import Batch
 
 # The smallest run that still has everything in it: a few seconds on one core.
 TINY = {
@@ -94,3 +96,18 @@ def picture(path: Path, colour: object = (90, 120, 150), size: tuple[int, int] =
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)  # type: ignore[arg-type]
     return path
+
+
+def random_batches(count, b, mub, views, classes, unlabelled=None):
+    """The same numbers every time, in float64; rows are drawn from so many, or are the first."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        x, *u = (
+            torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
+            for n in (b, *[mub] * views)
+        )
+        y = torch.randint(classes, (b,), generator=generator)
+        rows = torch.arange(mub)
+        if unlabelled:
+            rows = torch.randperm(unlabelled, generator=generator)[:mub]
+        yield Batch(x, y, tuple(u), rows)

@@ -84,6 +84,18 @@ def test_figures_of_performance_are_those_that_were_measured():
         for words, name in names.items():
             ours, cudnn = row[f"fused: {name}"], row[f"cudnn: {name}"]
             assert f"| {words} | {ours} | {cudnn} |" in page
+    for row in json.loads((benchmarks / "queue-h200.json").read_text())["rows"]:
+        ways = (row[way] for way in ("chunked", "whole"))
+        cells = (f"{way['ms']:.2f} ms | {way['peak_memory_mb']:,} MiB" for way in ways)
+        assert f"| {row['queue']:,} | {' | '.join(cells)} |" in page
+
+
+def test_figures_of_streaming_are_those_that_were_measured():
+    record = json.loads((DOCS.parent / "benchmarks" / "pictures-h200.json").read_text())
+    rate = record["pictures"]["images_per_s"]["read, decode, one view"]
+    told = " ".join((DOCS.parent / "README.md").read_text().split())
+    assert f"{rate:,.0f} pictures of 500 x 375 a second" in told
+    assert f"{record['pictures']['ratio']:.2f} times what a plain DataLoader does" in told
 
 
 @pytest.mark.parametrize("name", methods.METHODS)

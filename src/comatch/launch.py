@@ -20,6 +20,11 @@ def local_rank() -> int:
     return int(os.environ["LOCAL_RANK"]) if several() else 0
 
 
+def on_this_machine() -> int:
+    """How many of them share this machine's cores."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def restarts() -> int:
     """How often torchrun started all of them again because one had failed."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -21,7 +21,7 @@ CELL = 4096
 
 
 def ask(workers, paths, jpegs=False, side=16):
-    wanted = [Wanted(str(p), 0.5, i * CELL, (i + 1) * CELL) for i, p in enumerate(paths)]
+    wanted = [Wanted(str(path), 0.5, i) for i, path in enumerate(paths)]
     return workers.ask(wanted, side, jpegs)
 
 
@@ -30,7 +30,7 @@ def start():
     started = []
 
     def start(count, cells):
-        started.append(Workers(count, cells * CELL))
+        started.append(Workers(count, cells, CELL))
         return started[-1]
 
     yield start
@@ -83,15 +83,13 @@ def test_many_ask_few(tmp_path, start):
     faults = []
 
     def work(part):
-        begin = part * 40 * CELL
         order = np.random.default_rng(part).permutation(40)
         wanted = [
-            Wanted(str(tmp_path / f"{i}.png"), 0.5, begin + n * CELL, begin + (n + 1) * CELL)
-            for n, i in enumerate(order)
+            Wanted(str(tmp_path / f"{i}.png"), 0.5, part * 40 + n) for n, i in enumerate(order)
         ]
         for _ in range(5):
             answers = workers.ask(wanted, 3, jpegs=True)
-            seen = [workers.memory[w.begin] for w in wanted]
+            seen = [workers.memory[w.cell * CELL] for w in wanted]
             if answers != [Answer(27, jpeg=False)] * 40 or seen != list(order):
                 faults.append(part)
 
@@ -151,9 +149,7 @@ def test_nobody_waits_for_what_is_closed(tmp_path, start):
     def work():
         try:
             while True:
-                workers.ask(
-                    [Wanted(str(tmp_path / f"{i}.png"), 0.5, 0, CELL) for i in range(200)], 16
-                )
+                workers.ask([Wanted(str(tmp_path / f"{i}.png"), 0.5, 0) for i in range(200)], 16)
         except (UserError, ValueError) as error:
             faults.append(error)
 

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 from comatch.methods.comatch_momentum import CoMatchMomentum
 from comatch.nets import WideResNet
-from comatch.types import UNLABELLED, Batch, Task
+from comatch.types import UNLABELLED, Task
+from helpers import random_batches
 
 CLASSES, B, MUB, K, EPOCH = 3, 4, 6, 15, 3
 
@@ -27,14 +28,7 @@ def make(**settings):
 
 
 def batches(count):
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        x, *u = (
-            torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
-            for n in (B, MUB, MUB, MUB)
-        )
-        y = torch.randint(CLASSES, (B,), generator=generator)
-        yield Batch(x, y, tuple(u), torch.arange(MUB))
+    return random_batches(count, B, MUB, 3, CLASSES)
 
 
 def take(method, batch, lr=0.05):

@@ -12,7 +12,8 @@ from comatch import methods
 from comatch.augment.policies import POLICIES
 from comatch.methods.method import Method, Step
 from comatch.nets import build_encoder
-from comatch.types import Batch, Task
+from comatch.types import Task
+from helpers import random_batches
 
 CLASSES, B, MU = 4, 8, 2
 TASK = Task(CLASSES, steps=10, unlabelled=20)
@@ -25,14 +26,7 @@ def build(name):
 
 
 def batches(method, count):
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(count):
-        x, *u = (
-            torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
-            for n in (B, *[B * MU] * len(method.views))
-        )
-        y = torch.randint(CLASSES, (B,), generator=generator)
-        yield Batch(x, y, tuple(u), torch.randperm(TASK.unlabelled, generator=generator)[: B * MU])
+    return random_batches(count, B, B * MU, len(method.views), CLASSES, TASK.unlabelled)
 
 
 def forward(method, batch):

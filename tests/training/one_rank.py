@@ -12,6 +12,7 @@ from comatch.nets import build_encoder
 from comatch.nets.synchronised import synchronise
 from comatch.training import loop, progress
 from comatch.types import Batch, Task
+from helpers import random_batches
 
 CLASSES, B, MU, STEPS = 4, 4, 2, 6
 TASK = Task(CLASSES, steps=STEPS, unlabelled=20, epoch=2)
@@ -36,15 +37,9 @@ def build(name, **settings):
 
 def batches(method):
     """This rank's part of the same batches everywhere."""
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(STEPS):
-        x, *u = (
-            torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
-            for n in (B, *[B * MU] * len(method.views))
-        )
-        y = torch.randint(CLASSES, (B,), generator=generator)
-        rows = torch.randperm(TASK.unlabelled, generator=generator)[: B * MU]
-        some, more = distributed.share(B), distributed.share(B * MU)
+    some, more = distributed.share(B), distributed.share(B * MU)
+    whole = random_batches(STEPS, B, B * MU, len(method.views), CLASSES, TASK.unlabelled)
+    for x, y, u, rows in whole:
         yield Batch(x[some], y[some], tuple(view[more] for view in u), rows[more])
 
 

@@ -26,7 +26,7 @@ from comatch.config import Recipe, replace
 from comatch.data.folder import folder
 from comatch.data.reader import CHUNK, Reader
 from comatch.data.streaming import Streaming, side_for
-from comatch.data.workers import pieces
+from comatch.data.workers import default_workers, pieces
 from comatch.training.loop import wait_for
 from comatch.training.step import choose_engine, views_for
 from comatch.types import Files
@@ -52,7 +52,7 @@ def measure(
     files = folder(path, recipe.image_size, stream="yes").train
     assert isinstance(files, Files)  # which is what "yes" means
     files = files.subset(torch.arange(0, len(files), -(-len(files) // MOST_FILES)))
-    workers = workers or os.cpu_count() or 1
+    workers = workers or default_workers()
     recipe = replace(recipe, batch=min(recipe.batch, ON_CPU if device.type == "cpu" else 2**20))
     views = methods.METHODS[recipe.method.method].views
     one = replace(recipe, weak_crop="resized")
@@ -75,9 +75,9 @@ def measure(
         stages[f"read, decode, {len(views)} views"] = augmentation(recipe, views, device)
     for name, work in stages.items():
         say(f"timing: {name}")
-        rates[name], most = stream_rate(recipe, files, device, workers, work)
-        memory.setdefault("streaming", most)  # before anything is augmented
-        memory["peak"] = most
+        rates[name], seen = stream_rate(recipe, files, device, workers, work)
+        memory.setdefault("streaming", seen)  # before anything is augmented
+        memory["peak"] = most([memory.get("peak"), seen])
 
     say("timing: a plain DataLoader")
     plain = plain_rate(one, files, device, workers)
@@ -110,7 +110,7 @@ def rate(take: Callable[[], int], device: torch.device, warm_up: int = WARM_UP) 
 def stream_rate(
     recipe: Recipe, files: Files, device: torch.device, workers: int, work: Work
 ) -> tuple[float, int | None]:
-    """Of batches as a step takes them, given to some work on the device; and the memory taken."""
+    """Of batches as a step takes them, given to some work on the device; and the most memory."""
     feed = Streaming(
         files,
         files,
@@ -121,15 +121,16 @@ def stream_rate(
         workers=workers,
         ahead=recipe.ahead,
     )
-    steps = itertools.count()
+    steps, memory = itertools.count(), list[int | None]()
 
     def take() -> int:
         feed.before_step(next(steps))
         work(feed.images)
+        memory.append(resident_mb(feed.reader.workers.processes))
         return len(feed.images)
 
     try:
-        return rate(take, device), resident_mb(feed.reader.workers.processes)
+        return rate(take, device), most(memory)
     finally:
         feed.reader.close(wait=True)  # processes are forked later: better without threads
 
@@ -207,8 +208,12 @@ def plain_rate(recipe: Recipe, files: Files, device: torch.device, workers: int)
         return {"error": str(error).strip().splitlines()[-1]}
     finally:
         endless.close()
-    known = [mb for mb in memory if mb is not None]
-    return {"images_per_s": speed, "memory_mb": max(known, default=None)}
+    return {"images_per_s": speed, "memory_mb": most(memory)}
+
+
+def most(memory: Iterable[int | None]) -> int | None:
+    """Of what is known; nothing if nothing is."""
+    return max((mb for mb in memory if mb is not None), default=None)
 
 
 def resident_mb(workers: Iterable[Any] = ()) -> int | None:

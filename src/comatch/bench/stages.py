@@ -104,7 +104,6 @@ def time_streamed(whole: Work, again: Work, ahead: int, device: torch.device) ->
     Each repetition above began with batches that were prepared while other things were timed. In a
     row that is so no longer, and what a step then takes longer is what it waits for its pictures.
     """
-
     count = IN_A_ROW if device.type == "cuda" else 3
 
     def in_a_row(work: Work) -> float:

@@ -227,16 +227,12 @@ def _one_by_one(path: Path, names: Sequence[str], images: np.ndarray) -> Iterato
 
 def _by_workers(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
     """The same in processes, which takes a moment to begin with."""
-    root, cell = os.fspath(path), images[0].nbytes
-    places = [(0.5, i * cell, (i + 1) * cell) for i in range(AT_ONCE)]
-    with closing(Workers(default_workers(), AT_ONCE * cell)) as workers:
+    root = os.fspath(path)
+    with closing(Workers(default_workers(), AT_ONCE, images[0].nbytes)) as workers:
         found = np.frombuffer(workers.memory, np.uint8).reshape(AT_ONCE, *images.shape[1:])
         for begin in range(0, len(names), AT_ONCE):
             some = names[begin : begin + AT_ONCE]
-            wanted = [
-                Wanted(os.path.join(root, name), *place)
-                for name, place in zip(some, places, strict=False)
-            ]
+            wanted = [Wanted(os.path.join(root, name), 0.5, i) for i, name in enumerate(some)]
             answers = workers.ask(wanted, images.shape[-1])
             images[begin : begin + len(some)] = found[: len(some)]
             yield from (answer.why for answer in answers)

@@ -53,9 +53,9 @@ class Reader:
     def __init__(self, side: int, device: torch.device, workers: int | None = None) -> None:
         self.side, self.device = side, device
         self.decode = gpu_decoder(device) if device.type == "cuda" else None
-        self.cell = max(3 * side**2, LARGE if self.decode else 0)  # bytes
-        self.workers = Workers(workers or default_workers(), LANES * CHUNK * self.cell)
-        self.memory = torch.frombuffer(self.workers.memory, dtype=torch.uint8)
+        cell = max(3 * side**2, LARGE if self.decode else 0)  # bytes
+        self.workers = Workers(workers or default_workers(), LANES * CHUNK, cell)
+        self.cells = torch.frombuffer(self.workers.memory, dtype=torch.uint8).view(-1, cell)
         self.threads = ThreadPoolExecutor(LANES, "comatch-reader")
         # Torchvision takes memory of the current stream and writes to it on a stream of its own. So
         # that stream runs nothing else: its memory is really free when it is taken.
@@ -132,17 +132,15 @@ class Reader:
         jpegs: bool = False,
     ) -> dict[int, Answer]:
         """Has rows of the files read into the cells of their place in the chunk."""
-        root, cell = os.fspath(files.root), self.cell
+        root = os.fspath(files.root)
         wanted = [
-            Wanted(os.path.join(root, files.names[row]), places[i], begin, begin + cell)
+            Wanted(os.path.join(root, files.names[row]), places[i], lane.cells[i])
             for i, row in rows.items()
-            for begin in [lane.cells[i] * cell]
         ]
         return dict(zip(rows, self.workers.ask(wanted, self.side, jpegs), strict=True))
 
     def _bytes(self, lane: Lane, i: int, answer: Answer) -> Tensor:
-        begin = lane.cells[i] * self.cell
-        return self.memory[begin : begin + answer.length]
+        return self.cells[lane.cells[i], : answer.length]
 
     def _decode(self, encoded: dict[int, Tensor]) -> dict[int, Tensor]:
         """What the GPU's decoder makes of them. It takes all or none: one is found by halving."""

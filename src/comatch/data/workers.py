@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
+from comatch import launch
 from comatch.errors import UserError
 
 ASKED_AT_ONCE = 16  # pictures
@@ -28,12 +29,11 @@ Item = TypeVar("Item")
 
 
 class Wanted(NamedTuple):
-    """A picture that a worker is asked for, and the part of the memory where it goes."""
+    """A picture that a worker is asked for, and the cell of the memory where it goes."""
 
     path: str
     place: float  # of the window along its longer side, 0 to 1
-    begin: int
-    end: int
+    cell: int
 
 
 class Answer(NamedTuple):
@@ -45,11 +45,11 @@ class Answer(NamedTuple):
 
 
 class Workers:
-    """A number of them, and the memory: `room` bytes."""
+    """A number of them, and the memory: `cells` of so many bytes each, one for a picture."""
 
-    def __init__(self, count: int, room: int) -> None:
-        with shared_file(room) as file:
-            self.memory = mmap.mmap(file.fileno(), room)
+    def __init__(self, count: int, cells: int, size: int) -> None:
+        with shared_file(cells * size) as file:
+            self.memory = mmap.mmap(file.fileno(), cells * size)
             here = str(Path(__file__).parents[2])  # where our package is, installed or not
             environment = {
                 **os.environ,
@@ -57,7 +57,7 @@ class Workers:
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
             }
-            work = f"from comatch.data import workers; workers.main({file.fileno()})"
+            work = f"from comatch.data import workers; workers.main({file.fileno()}, {size})"
             self.processes = [
                 subprocess.Popen(
                     [sys.executable, "-c", work],
@@ -128,8 +128,7 @@ class Workers:
 
 def default_workers() -> int:
     """One for each core, shared with other ranks on this machine."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, (os.cpu_count() or 1) // ranks)
+    return max(1, (os.cpu_count() or 1) // launch.on_this_machine())
 
 
 def pieces(items: Sequence[Item], length: int) -> list[Sequence[Item]]:
@@ -163,21 +162,25 @@ def receive(pipe: IO[bytes] | None) -> Any:
 # -------------------------------------------------------------------------- in the other process
 
 
-def main(file: int) -> None:
+def main(file: int, size: int) -> None:
     for stop in (
         signal.SIGINT,
         signal.SIGTERM,
     ):  # are for the one that asks: it wants its last batch
         signal.signal(stop, signal.SIG_IGN)
-    memory = mmap.mmap(file, 0)
+    memory = memoryview(mmap.mmap(file, 0))
     while (question := receive(sys.stdin.buffer)) is not None:
         wanted, side, jpegs = question
-        send(sys.stdout.buffer, [find(memory, one, side, jpegs) for one in wanted])
+        answers = [
+            find(one, memory[one.cell * size : (one.cell + 1) * size], side, jpegs)
+            for one in wanted
+        ]
+        send(sys.stdout.buffer, answers)
 
 
-def find(memory: mmap.mmap, wanted: Wanted, side: int, jpegs: bool) -> Answer:
-    """Puts one picture into its part of the memory."""
-    if jpegs and (length := read_jpeg(memory, wanted)):
+def find(wanted: Wanted, cell: memoryview, side: int, jpegs: bool) -> Answer:
+    """Puts one picture into its cell."""
+    if jpegs and (length := read_jpeg(wanted.path, cell)):
         return Answer(length, jpeg=True)
     from comatch.data.picture import PictureError, read_picture  # which takes a moment
 
@@ -185,28 +188,27 @@ def find(memory: mmap.mmap, wanted: Wanted, side: int, jpegs: bool) -> Answer:
         pixels = read_picture(Path(wanted.path), side, wanted.place).tobytes()
     except PictureError as error:
         return Answer(0, False, str(error))
-    memory[wanted.begin : wanted.begin + len(pixels)] = pixels
+    cell[: len(pixels)] = pixels
     return Answer(len(pixels), jpeg=False)
 
 
-def read_jpeg(memory: mmap.mmap, wanted: Wanted) -> int:
+def read_jpeg(path: str, cell: memoryview) -> int:
     """The length of a file that is for a GPU's decoder: a whole JPEG that stands upright.
 
     A file that was cut off lacks its last two bytes, which the decoder would not mind.
     """
-    room = memoryview(memory)[wanted.begin : wanted.end]
-    if not os.path.isfile(wanted.path):  # opening a pipe would wait for ever
+    if not os.path.isfile(path):  # opening a pipe would wait for ever
         return 0
     try:
-        with open(wanted.path, "rb", buffering=0) as file:
-            length = file.readinto(room)
-            if length == len(room):  # there may be more of it
+        with open(path, "rb", buffering=0) as file:
+            length = file.readinto(cell)
+            if length == len(cell):  # there may be more of it
                 return 0
     except OSError:
         return 0
-    if room[:3] != b"\xff\xd8\xff" or room[length - 2 : length] != b"\xff\xd9":
+    if cell[:3] != b"\xff\xd8\xff" or cell[length - 2 : length] != b"\xff\xd9":
         return 0
-    if b"Exif\0\0" in bytes(room[: min(length, 4096)]) and turned(wanted.path):
+    if b"Exif\0\0" in bytes(cell[: min(length, 4096)]) and turned(path):
         return 0
     return length
 

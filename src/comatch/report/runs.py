@@ -86,7 +86,7 @@ def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:
     names = list(columns or rows[0].cells())
     if not columns and not any(row.top5 for row in rows):
         names.remove(TOP5)
-    return [names, *([row.cells()[name] for name in names] for row in rows)]
+    return [names, *([cells[name] for name in names] for cells in map(Row.cells, rows))]
 
 
 # What a run is called, how it was computed and how often it was looked at: not what it learned.
