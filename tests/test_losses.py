@@ -199,3 +199,28 @@ def test_with_all_edges_cut_queue_contrast_is_instance_contrast(tensors):
     there = torch.ones(len(keys), dtype=torch.bool)
     loss = losses.queue_contrast(z, tensors["p"], keys, labels, there, 1.1, 0.2)
     close(loss, F.cross_entropy(z @ keys.T / 0.2, torch.arange(len(z))))
+
+
+def test_class_thresholds():
+    p, overall = [0.2, 0.5, 0.3], 0.8
+    twin = [value / max(p) * overall for value in p]
+    p, overall = (torch.tensor(value, dtype=torch.float64) for value in (p, overall))
+    close(losses.class_thresholds(overall, p), twin)
+
+
+@pytest.mark.parametrize("deviations", [1.0, 2.0])
+def test_truncated_gaussian(tensors, deviations):
+    confidence, mean, variance = tensors["p"].amax(1), 0.7, 0.04
+    twin = []
+    for c in confidence.tolist():
+        below = math.exp(-((c - mean) ** 2) / (2 * variance / deviations**2))
+        twin.append(1.0 if c >= mean else below)
+    assert 0 < sum(weight == 1.0 for weight in twin) < len(twin)
+    usual = [torch.tensor(value, dtype=torch.float64) for value in (mean, variance)]
+    close(losses.truncated_gaussian(confidence, *usual, deviations), twin)
+
+
+def test_truncated_gaussian_survives_confidences_that_are_all_the_same():
+    confidence = torch.ones(3)
+    weight = losses.truncated_gaussian(confidence, torch.ones(()), torch.zeros(()))
+    assert torch.equal(weight, torch.ones(3))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from comatch.memory import Averages, Ema, RingBuffer
+from comatch.memory import Averages, Ema, RingBuffer, Usual
 
 
 @pytest.mark.parametrize(("size", "pushes"), [(10, [5, 5, 5]), (7, [3, 3, 3, 3]), (4, [6, 1, 9])])
@@ -74,6 +74,29 @@ def test_which_rows_stay_when_more_are_pushed():
             expected = {float(i) for i in kept}
             assert {*buffer.rows[buffer.kept_by(count)].flatten().tolist()} == expected
         buffer.push(torch.tensor([[float(pushed)], [float(pushed + 1)]]))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.7, 0.999])
+def test_usual_is_an_exponential_mean_from_a_guess_on(decay):
+    usual, twin = Usual(torch.tensor([0.25, 1.0]), decay).double(), [0.25, 1.0]
+    address = usual.row.data_ptr()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        row = torch.rand(2, generator=generator, dtype=torch.float64)
+        twin = [decay * m + (1 - decay) * r for m, r in zip(twin, row.tolist(), strict=True)]
+        before = usual.row.clone()
+        mean = usual.mean_with(row)
+        assert torch.equal(usual.row, before), "reading must not write"
+        assert mean.tolist() == pytest.approx(twin, rel=1e-12)
+        usual.push(row[None])
+        assert torch.equal(usual.row, mean)
+    assert usual.row.data_ptr() == address
+
+
+def test_usual_keeps_no_hold_on_its_guess():
+    guess = torch.tensor([0.5])
+    Usual(guess, 0.9).push(torch.tensor([[1.0]]))
+    assert guess.item() == 0.5
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 0.99])

@@ -29,6 +29,7 @@ class MethodConfig:
 
     method: ClassVar[str]  # the name after --method
     ema_decay: float = setting(0.999, "share of itself that the averaged model keeps at each step")
+    ema_warmup: bool = setting(False, "that share rises from 1/10 as (1 + step) / (10 + step)")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,11 @@ class Recipe:
     steps: int = setting(524_288, "optimiser steps")
     lr: float = setting(0.03, "learning rate at the start")
     init_lr: float | None = setting(None, "the same for a run with init; none: no other")
-    schedule: str = setting("cosine-7/16", "cosine-7/16, cosine (to zero) or constant")
+    schedule: str = setting("cosine-7/16", "cosine-7/16, cosine or linear (to zero), constant")
+    warmup: float = setting(0.0, "share of the steps in which the learning rate rises from zero")
+    optimizer: str = setting("sgd", "sgd, or muon: the encoder's weight matrices turned by Muon")
+    muon_lr: float = setting(0.02, "learning rate of what Muon turns, on the same schedule")
+    muon_decay: float | None = setting(None, "weight decay of what Muon turns; none: no other")
     momentum: float = setting(0.9, "SGD momentum, with Nesterov's look-ahead")
     weight_decay: float = setting(5e-4, "weight decay")
     decay_norms: bool = setting(False, "weight decay on batch norm and biases of norms too")
@@ -102,6 +107,8 @@ class Recipe:
             demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
         demand(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
         demand(self.lr > 0, f"lr={self.lr}: must be above 0")
+        demand(self.muon_lr > 0, f"muon_lr={self.muon_lr}: must be above 0")
+        demand(0 <= self.warmup < 1, f"warmup={self.warmup}: must be in [0, 1)")
         lr = self.init_lr
         demand(lr is None or lr > 0, f"init_lr={lr}: must be above 0, or none")
         workers = self.workers
@@ -138,7 +145,8 @@ def read_number_or_share(text: str) -> int | float:
 
 
 CHOICES = {
-    "schedule": ("cosine-7/16", "cosine", "constant"),
+    "schedule": ("cosine-7/16", "cosine", "linear", "constant"),
+    "optimizer": ("sgd", "muon"),
     "precision": ("auto", "fp32", "bf16"),
     "engine": ("auto", "eager", "compiled", "captured"),
     "weak_crop": ("pad", "resized"),

@@ -60,13 +60,38 @@ def masked_cross_entropy(logits: Tensor, q: Tensor, confident: Tensor) -> Tensor
 
         L_u^cls = 1/muB sum_b 1(max q_b >= tau) H(q_b, p(y | strong view of u_b))
 
-    The pseudo-labels stay soft, and the mean is over all muB pictures, confident or not.
+    The pseudo-labels stay soft, and the mean is over all muB pictures, confident or not. In place
+    of the 1(...) there may be weights [muB].
     """
     entropy = -(q * F.log_softmax(logits, dim=1)).sum(1)  # [muB]
     return (entropy * confident).mean()
 
 
-def label_graph(q: Tensor, threshold: float) -> Tensor:
+def class_thresholds(overall: Tensor, p: Tensor) -> Tensor:
+    """Self-adaptive thresholds, one for each class (FreeMatch: Wang et al., 2023).
+
+        tau_c = p_c / max_c p_c * tau
+
+    `overall` [] is how confident the network usually is, p [C] how often it predicts each class: a
+    class that is learned less well is asked for less.
+    """
+    return p / p.amax() * overall
+
+
+def truncated_gaussian(
+    confidence: Tensor, mean: Tensor, variance: Tensor, deviations: float = 2.0
+) -> Tensor:
+    """Weights instead of a threshold (SoftMatch: Chen et al., 2023).
+
+        w = 1 if c >= mean;   exp(-(c - mean)^2 / (2 variance / deviations^2)) otherwise
+
+    c [muB] is the confidence of each picture; mean and variance [] are what it usually has.
+    """
+    below = (confidence - mean).clamp(max=0)
+    return torch.exp(-(below**2) * deviations**2 / (2 * variance.clamp(min=1e-12)))
+
+
+def label_graph(q: Tensor, threshold: float | Tensor) -> Tensor:
     """Pseudo-label graph, section 3.2, each row scaled to sum to one.
 
     W_bj = 1 if b = j;   q_b . q_j if that is at least the threshold T;   0 otherwise

@@ -1,5 +1,5 @@
-"""What a method remembers: the last rows of something, an average for each picture, and a slowly
-moving copy of a network.
+"""What a method remembers: the last rows of something, an average of the batches or for each
+picture, and a slowly moving copy of a network.
 
 All are modules whose whole state is buffers, so a checkpoint holds them without knowing them, and
 all are written in place without waiting for the device.
@@ -69,6 +69,32 @@ class Window(RingBuffer):
     def push(self, *rows: Tensor) -> None:
         """One row [1, width] from each rank."""
         super().push(torch.cat(rows).mean(0, keepdim=True) if distributed.world() > 1 else rows[0])
+
+
+class Usual(nn.Module):
+    """What batches are usually like: an exponential mean of a row that each of them gives.
+
+        m <- decay m + (1 - decay) row,      from a guess on
+
+    The ranks that share a batch share its row.
+    """
+
+    row: Tensor  # [width] m
+
+    def __init__(self, guess: Tensor, decay: float) -> None:
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("row", guess.clone())
+
+    def mean_with(self, row: Tensor) -> Tensor:
+        """The mean as it will be once `row` [width] is pushed."""
+        return self.row.lerp(distributed.mean(row).to(self.row.dtype), 1 - self.decay)
+
+    @torch.no_grad()
+    def push(self, rows: Tensor) -> None:
+        """One row [1, width] from each rank."""
+        row = rows.mean(0) if distributed.world() > 1 else rows[0]
+        self.row.lerp_(row.detach().to(self.row.dtype), 1 - self.decay)
 
 
 class Averages(nn.Module):

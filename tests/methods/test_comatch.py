@@ -14,6 +14,7 @@ from comatch.nets import WideResNet
 from comatch.types import UNLABELLED, Batch, Task
 
 CLASSES = 3
+STEPS = 8  # of the whole run
 
 
 class Encoder(nn.Module):
@@ -34,7 +35,7 @@ def make(**settings):
     torch.manual_seed(0)
     config = CoMatch.Config(bank_size=20, alignment_window=3, threshold=0.45, edge_threshold=0.3)
     config = dataclasses.replace(config, **settings)
-    method = CoMatch(Encoder(), Task(CLASSES), config).double()
+    method = CoMatch(Encoder(), Task(CLASSES, STEPS), config).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(8)  # predictions that differ from each other
     return method
@@ -54,7 +55,41 @@ class Twin:
     """Algorithm 1 with Python lists for every memory."""
 
     def __init__(self, config):
-        self.c, self.bank, self.means = config, [], []
+        self.c, self.bank, self.means, self.step = config, [], [], 0
+        even = torch.tensor(1 / CLASSES).item()  # in float32, as networks are made
+        # Of confidence: mean, variance; of each class: mean probability.
+        self.usual, self.often = [even, 1.0], [even] * CLASSES
+
+    def at_step(self, first, last):
+        if first is None:
+            return last
+        return first + (last - first) * min(1, self.step / (self.c.curriculum * STEPS))
+
+    def weights(self, q):
+        """Of each pseudo-label."""
+        c, rows = self.c, [row.tolist() for row in q]
+        tau, n = self.at_step(c.threshold_from, c.threshold), len(rows)
+        confidence = [max(row) for row in rows]
+        if c.selection == "fixed":
+            return [float(value >= tau) for value in confidence]
+
+        def moved(old, new):
+            return c.selection_decay * old + (1 - c.selection_decay) * new
+
+        mean = sum(confidence) / n
+        variance = sum((value - mean) ** 2 for value in confidence) / (n - 1)
+        self.usual = [moved(self.usual[0], mean), moved(self.usual[1], variance)]
+        self.often = [moved(self.often[k], sum(r[k] for r in rows) / n) for k in range(CLASSES)]
+        mean, variance = self.usual
+        if c.selection == "soft":
+            below = [math.exp(-((v - mean) ** 2) / (2 * variance / 2**2)) for v in confidence]
+            return [1.0 if v >= mean else w for v, w in zip(confidence, below, strict=True)]
+        own = [self.often[row.index(max(row))] / max(self.often) for row in rows]
+        return [float(v >= o * min(mean, tau)) for v, o in zip(confidence, own, strict=True)]
+
+    def target(self, row):
+        powers = [value ** (1 / self.c.sharpen) for value in row.tolist()]
+        return torch.tensor([power / sum(powers) for power in powers], dtype=torch.float64)
 
     def loss(self, net, batch):
         c = self.c
@@ -77,16 +112,16 @@ class Twin:
 
         loss_x = sum(-F.log_softmax(logits[i], 0)[batch.y[i]] for i in range(n)) / n
         strong = F.log_softmax(logits[n + m : n + 2 * m], 1)
-        loss_cls = (
-            sum(-(q[b] * strong[b]).sum() * (q[b].max() >= c.threshold) for b in range(m)) / m
-        )
+        weights = self.weights(q)
+        loss_cls = sum(-(self.target(q[b]) * strong[b]).sum() * weights[b] for b in range(m)) / m
+        edge_threshold = self.at_step(c.edge_from, c.edge_threshold)
         zs, zc = z[n + m : n + 2 * m], z[n + 2 * m :]
         loss_ctr = torch.zeros((), dtype=torch.float64)
         for b in range(m):
             wq, wz = [], []
             for j in range(m):
                 similarity = float(q[b] @ q[j])
-                edge = 1.0 if b == j else similarity * (similarity >= c.edge_threshold)
+                edge = 1.0 if b == j else similarity * (similarity >= edge_threshold)
                 wq.append(edge)
                 other = zc[j] if b == j or c.graph == "authors" else zs[j]
                 wz.append(torch.exp(zs[b] @ other / c.temperature))
@@ -98,13 +133,32 @@ class Twin:
         ]
         rows += list(zip(p, z_weak, strict=True))
         self.bank = [*self.bank, *rows][-c.bank_size :]
-        labels = [int(row.argmax()) if row.max() >= c.threshold else UNLABELLED for row in q]
+        labels = [
+            int(row.argmax()) if weight >= 0.5 else UNLABELLED
+            for row, weight in zip(q, weights, strict=True)
+        ]
+        self.step += 1
         return loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr, labels
 
 
-@pytest.mark.parametrize("graph", ["authors", "paper"])
-def test_loss_gradient_and_memory_follow_algorithm_1(graph):
-    method = make(graph=graph, lambda_cls=2.0, lambda_ctr=3.0)
+CURRICULA = {"threshold_from": 0.4, "threshold": 0.6, "edge_from": 0.1, "edge_threshold": 0.6}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"graph": "authors"},
+        {"graph": "paper"},
+        {"selection": "adaptive", "selection_decay": 0.6, "threshold": 0.99},
+        {"selection": "adaptive", "selection_decay": 0.6, "threshold": 0.5},
+        {"selection": "soft", "selection_decay": 0.3},
+        {"sharpen": 0.5},
+        CURRICULA,
+        {**CURRICULA, "curriculum": 0.25, "selection": "adaptive", "selection_decay": 0.3},
+    ],
+)
+def test_loss_gradient_and_memory_follow_algorithm_1(settings):
+    method = make(lambda_cls=2.0, lambda_ctr=3.0, **settings)
     net, twin = copy.deepcopy(method.net), Twin(method.config)
     confident = 0
     for batch in batches(5):  # the bank of 20 rows is full from the third batch on
@@ -119,6 +173,8 @@ def test_loss_gradient_and_memory_follow_algorithm_1(graph):
         ):
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
         method.after_step(step.remember)
+        if "usual_confidence" in step.metrics:
+            assert step.metrics["usual_confidence"].item() == pytest.approx(twin.usual[0])
     assert bool(method.bank_p.full)
     assert 0 < confident < 30, "the threshold must part the pseudo-labels for this to test it"
 
@@ -162,10 +218,38 @@ def test_alpha_one_gives_the_models_own_pseudo_labels():
     assert torch.equal(b.pseudo_labels, expected)
 
 
+def test_unused_levers_leave_no_trace_in_a_checkpoint():
+    def names(**settings):
+        return set(make(**settings).state_dict())
+
+    assert names() == names(selection="fixed", sharpen=0.5, threshold_from=0.5, edge_from=0.2)
+    assert names(selection="soft") - names() == {"selection.row"}
+
+
+def test_the_averaged_network_is_young_at_first():
+    """Decay 1/10, 2/11, ... up to the one that is set."""
+    method = make(ema_warmup=True, ema_decay=0.25)
+    twin = [p.clone() for p in method.ema.net.parameters()]
+    for step, batch in enumerate(batches(4)):
+        with torch.no_grad():
+            for p in method.net.parameters():
+                p.add_(torch.randn_like(p))
+        method.after_step(method(batch).remember)
+        decay = min(0.25, (1 + step) / (10 + step))
+        now = list(method.net.parameters())
+        twin = [decay * t + (1 - decay) * p.detach() for t, p in zip(twin, now, strict=True)]
+        for kept, expected in zip(method.ema.net.parameters(), twin, strict=True):
+            torch.testing.assert_close(kept, expected, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.slow
-def test_compiled_agrees_with_eager_in_float64():
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"selection": "soft", "sharpen": 0.5}, {**CURRICULA, "selection": "adaptive"}],
+)
+def test_compiled_agrees_with_eager_in_float64(settings):
     torch._dynamo.reset()
-    eager, compiled = make(), make()
+    eager, compiled = make(**settings), make(**settings)
     fast = torch.compile(compiled, fullgraph=True)
     for batch in batches(4):
         a, b = eager(batch), fast(batch)

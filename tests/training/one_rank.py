@@ -29,7 +29,7 @@ SETTINGS = {
 
 def build(name, **settings):
     torch.manual_seed(0)
-    config = methods.METHODS[name].Config(**SETTINGS.get(name, {}), **settings)
+    config = methods.METHODS[name].Config(**{**SETTINGS.get(name, {}), **settings})
     method = methods.build(config, build_encoder("wrn-10-1", 8), TASK).double()
     synchronise(method)
     return method
@@ -66,6 +66,9 @@ def cases():
     """Name of a case -> what `learn` is asked for."""
     yield from ((name, {"name": name}) for name in methods.METHODS)
     yield "comatch, graph of the paper", {"name": "comatch", "graph": "paper"}
+    for kind in ("adaptive", "soft"):
+        more = {"selection": kind, "selection_decay": 0.7, "threshold_from": 0.3, "edge_from": 0.1}
+        yield f"comatch, {kind}", {"name": "comatch", "ema_warmup": True, **more}
     yield "comatch_momentum, compiled", {"name": "comatch_momentum", "compiled": True}
 
 

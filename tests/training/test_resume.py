@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from test_step import LEVERS
 
 import comatch
 from comatch import methods, recipes
@@ -146,6 +147,15 @@ def test_every_method_learns_digits_and_goes_on(tmp_path, tiny, monkeypatch, met
     config = recipes.get("digits", method)
     known = {**settings_of(config), **settings_of(config.method)}
     settings = {key: value for key, value in tiny.items() if key in known}
+    goes_on(tmp_path, settings, monkeypatch, method)
+
+
+@pytest.mark.parametrize("lever", LEVERS)
+def test_every_lever_goes_on(tmp_path, tiny, monkeypatch, lever):
+    goes_on(tmp_path, {**tiny, **LEVERS[lever]}, monkeypatch, "comatch")
+
+
+def goes_on(tmp_path, settings, monkeypatch, method):
     options = {"labels": 20, "steps": 6, "method": method, "device": "cpu", "progress": False}
 
     def train(out, resume=False):

@@ -19,7 +19,7 @@ from comatch.config import replace, settings_of
 from comatch.data import splits
 from comatch.errors import UserError
 from comatch.methods import CoMatch
-from comatch.training import loop
+from comatch.training import loop, schedules
 from comatch.training.assemble import assemble
 from comatch.training.folder import RunFolder
 from comatch.training.journal import averages
@@ -46,6 +46,16 @@ def test_schedules():
     assert SCHEDULES["cosine-7/16"](torch.tensor(1.0)).item() == pytest.approx(0.19509, abs=1e-5)
     assert SCHEDULES["cosine"](half).item() == pytest.approx(0.5)
     assert SCHEDULES["constant"](half).item() == 1.0
+    assert SCHEDULES["linear"](torch.tensor(0.25)).item() == 0.75
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_warming_up_leads_to_every_schedule(name):
+    schedule, warm = SCHEDULES[name], schedules.build(name, 0.2)
+    for share in (0.0, 0.05, 0.1, 0.2, 0.5, 1.0):
+        expected = schedule(torch.tensor(share)).item() * min(1, share / 0.2)
+        assert warm(torch.tensor(share)).item() == pytest.approx(expected, abs=1e-6)
+    assert schedules.build(name) is schedule
 
 
 def test_learning_rate_follows_the_step(tmp_path, tiny):
@@ -56,6 +66,38 @@ def test_learning_rate_follows_the_step(tmp_path, tiny):
         seen.append(run.step.lr.item())
     expected = [0.5 * math.cos(7 * math.pi * k / (16 * 10)) for k in range(4)]
     assert seen == pytest.approx(expected, rel=1e-5)
+
+
+def test_learning_rate_warms_up(tmp_path, tiny):
+    run = assembly(tmp_path, tiny, steps=10, lr=0.5, schedule="linear", warmup=0.4)
+    before = {n: p.detach().clone() for n, p in run.method.net.named_parameters()}
+    seen = []
+    for step in range(6):
+        run.step(step)
+        seen.append(run.step.lr.item())
+        if step == 0:  # at a learning rate of zero, nothing moves
+            assert all(torch.equal(p, before[n]) for n, p in run.method.net.named_parameters())
+    assert seen == pytest.approx([0.0, 0.1125, 0.2, 0.2625, 0.3, 0.25], rel=1e-5)
+
+
+# What the paper does not have, each of them switched on.
+LEVERS = {
+    "adaptive": {"selection": "adaptive", "threshold_from": 0.5, "edge_from": 0.3},
+    "soft": {"selection": "soft", "sharpen": 0.5},
+    "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
+    "muon": {"optimizer": "muon"},
+}
+
+
+@pytest.mark.parametrize("lever", LEVERS)
+def test_every_lever_learns(tmp_path, tiny, lever):
+    run = comatch.train(
+        "digits", labels=20, steps=30, out=tmp_path / "run", progress=False,
+        settings={**tiny, "lr": 0.1, "log_every": 1, **LEVERS[lever]},
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss_x"] for line in lines if line["kind"] == "train"]
+    assert sum(losses[-3:]) < 0.6 * sum(losses[:3])
 
 
 def test_weight_decay_spares_batch_norm_only():
@@ -318,9 +360,10 @@ def addresses(run):
     return [tensor.data_ptr() for tensor in [*kept, run.step.lr, run.step.meter.sums]]
 
 
-def test_nothing_that_a_step_writes_to_moves(tmp_path, tiny):
+@pytest.mark.parametrize("lever", [None, *LEVERS])
+def test_nothing_that_a_step_writes_to_moves(tmp_path, tiny, lever):
     """Neither by steps, nor by evaluating, reading the meter and saving between them."""
-    run = assembly(tmp_path, tiny)
+    run = assembly(tmp_path, tiny, **LEVERS.get(lever, {}))
     for step in range(2):
         run.step(step)
     before = addresses(run)
@@ -369,6 +412,25 @@ def test_every_method_is_captured(tmp_path, tiny, method):
     sums = run.step.meter.read()
     assert sums["finite_steps"] == 30
     assert run.step._go.graph is not None, run.step._go.reason
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("lever", LEVERS)
+def test_every_lever_is_captured(tmp_path, tiny, lever):
+    """And learns what it learns eagerly."""
+    losses = {}
+    for engine in ("captured", "eager"):
+        run = assembly(
+            tmp_path, {**tiny, "image_size": 32, "net": "wrn-10-2"}, "cuda", engine=engine,
+            steps=60, **LEVERS[lever],
+        )  # fmt: skip
+        torch.manual_seed(7)
+        steps(run, 0, 50)
+        means = averages(run.step.meter.read())
+        losses[engine] = means["loss"]
+        if engine == "captured":
+            assert run.step._go.graph is not None, run.step._go.reason
+    assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
 
 
 @pytest.mark.cuda

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from comatch import distributed, losses
 from comatch.config import MethodConfig, check_name, demand, setting
 from comatch.memory import RingBuffer, Window
 from comatch.methods.method import Method, Remembered, Step
+from comatch.methods.selection import SELECTIONS
 from comatch.types import UNLABELLED, Batch, Task
 
 
@@ -43,9 +44,23 @@ class CoMatch(Method):
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
         weak_gradient: bool = setting(True, "batch norm's gradient flows through weak views too")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
+        selection: str = setting(
+            "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
+        )
+        selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
+        sharpen: float = setting(1.0, "temperature of pseudo-labels as targets: 1 as they are")
+        threshold_from: float | None = setting(None, "tau at the first step; none: no other")
+        edge_from: float | None = setting(None, "T at the first step; none: no other")
+        curriculum: float = setting(0.5, "share of the run after which tau and T are reached")
 
         def __post_init__(self) -> None:
             check_name(self.graph, ("authors", "paper"), "graph")
+            check_name(self.selection, SELECTIONS, "selection")
+            decay, share = self.selection_decay, self.curriculum
+            demand(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
+            demand(0 < share <= 1, f"curriculum={share}: must be in (0, 1]")
+            # Below that, powers of a probability may vanish.
+            demand(self.sharpen >= 0.1, f"sharpen={self.sharpen}: at least 0.1, or hard_labels=yes")
             demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
             demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
             for name in ("bank_size", "embedding_dim", "alignment_window"):
@@ -56,6 +71,7 @@ class CoMatch(Method):
         self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = Window(config.alignment_window, task.classes)
+        self.selection = SELECTIONS[config.selection](task.classes, config.selection_decay)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
@@ -77,29 +93,41 @@ class CoMatch(Method):
             )
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
             confidence, label = q.max(1)
-            confident = confidence >= c.threshold
-            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q
+            tau = self.rising(c.threshold_from, c.threshold)
+            selected = self.selection(q, confidence, label, tau)
+            target = q if c.sharpen == 1 else losses.sharpen(q, c.sharpen)
+            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else target
 
         loss_x = F.cross_entropy(logits_x, batch.y)
-        loss_cls = losses.masked_cross_entropy(logits_strong, target, confident)
+        loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
         # The graph joins the pictures of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(
-            losses.label_graph(every_q, c.edge_threshold),
+            losses.label_graph(every_q, self.rising(c.edge_from, c.edge_threshold)),
             losses.embedding_graph(every_z, every_other, c.temperature, c.graph),
         )
         loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
+        metrics |= selected.metrics
         # The bank keeps p before smoothing, and the truth for labelled pictures.
         remember: dict[str, Remembered] = {
             "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),
             "bank_z": (z_x.detach(), z_weak.detach()),
             "recent_p": mean_p[None],
         }
+        if selected.now is not None:
+            remember["selection"] = selected.now
         return Step(
             loss,
             {name: value.detach() for name, value in metrics.items()},
             remember,
-            label.masked_fill(~confident, UNLABELLED),
+            label.masked_fill(~selected.confident, UNLABELLED),
         )
+
+    def rising(self, first: float | None, last: float) -> float | Tensor:
+        """A threshold at this step: on a straight line from the first value, if there is one."""
+        if first is None:
+            return last
+        share = (self.progress / self.config.curriculum).clamp(max=1)
+        return first + (last - first) * share

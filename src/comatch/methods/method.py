@@ -61,7 +61,7 @@ class Method(nn.Module):
 
     @property
     def decay(self) -> float | Tensor:
-        """How much of itself the averaged network keeps at this step."""
+        """How much of itself the averaged network keeps at this step; young, it may keep less."""
         decay: float = self.config.ema_decay
         return decay
 
@@ -87,5 +87,8 @@ class Method(nn.Module):
             parts = parts if isinstance(parts, tuple) else (parts,)
             # From all ranks, part by part: each remembers the same, in the order of one process.
             getattr(self, name).push(*map(distributed.gather, parts))
-        self.ema.update(self.net, self.decay)
+        decay = self.decay
+        if self.config.ema_warmup:  # an average of few steps should not be of the first weights
+            decay = torch.clamp((1 + self.step) / (10 + self.step), max=decay)
+        self.ema.update(self.net, decay)
         self.step.add_(1)

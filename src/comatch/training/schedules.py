@@ -17,6 +17,11 @@ def cosine(progress: Tensor) -> Tensor:
     return 0.5 * (1 + torch.cos(progress * math.pi))
 
 
+def linear(progress: Tensor) -> Tensor:
+    """A straight line, down to zero."""
+    return 1 - progress
+
+
 def constant(progress: Tensor) -> Tensor:
     return torch.ones_like(progress)
 
@@ -24,5 +29,17 @@ def constant(progress: Tensor) -> Tensor:
 SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {
     "cosine-7/16": cosine_7_16,
     "cosine": cosine,
+    "linear": linear,
     "constant": constant,
 }
+
+
+def build(name: str, warmup: float = 0.0) -> Callable[[Tensor], Tensor]:
+    """A schedule that, in the share `warmup` of the run, is reached on a straight line from zero.
+
+    The line is a factor: afterwards the schedule is where it would be without it.
+    """
+    schedule = SCHEDULES[name]
+    if not warmup:
+        return schedule
+    return lambda progress: schedule(progress) * (progress / warmup).clamp(max=1)

@@ -18,8 +18,8 @@ from comatch.augment import policies
 from comatch.config import Recipe
 from comatch.data.streaming import Feed
 from comatch.methods import Method
-from comatch.training.optim import build_sgd, gradient_norm
-from comatch.training.schedules import SCHEDULES
+from comatch.training import optim, schedules
+from comatch.training.optim import gradient_norm
 from comatch.types import Batch
 
 EAGER_STEPS = 3  # real steps before capturing: they create gradients, momentum and kernels
@@ -71,13 +71,11 @@ class TrainStep:
         self.meter = Meter()
         self.lr = torch.zeros((), device=mean.device)
         self.parameters = [p for p in method.parameters() if p.requires_grad]
-        self.optimizer = build_sgd(
-            method, self.lr, recipe.momentum, recipe.weight_decay, recipe.decay_norms
-        )
+        self.optimizer = optim.build(method, self.lr, recipe)
         views = views_for(recipe)
         self.weak = policies.build("weak", views)
         self.policies = [policies.build(name, views) for name in method.views]
-        self.schedule = SCHEDULES[recipe.schedule]
+        self.schedule = schedules.build(recipe.schedule, recipe.warmup)
 
         self.augment: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] = self._augment
         learner: Any = method
