@@ -430,7 +430,6 @@ def test_a_step_on_streamed_pictures(jpegs, cli, tmp_path):
     )
     assert code == 0, err
     result = json.loads((tmp_path / "b.json").read_text())["results"]
-    assert result["waited_ms"] == pytest.approx(
-        max(0.0, result["streamed_ms"] - result["same_ms"]), abs=0.1
-    )
+    assert 0 < result["waited_ms"] < result["streamed_ms"]
+    assert "stages_ms" not in result
     assert "streamed pictures" in out

@@ -154,7 +154,7 @@ def measure_row(
         return {"value": case.value, "error": str(error)}
     except (RuntimeError, MemoryError) as error:
         return {"value": case.value, "error": out_of_memory(error)}
-    del result["stages_ms"]  # of which there is only one
+    result.pop("stages_ms", None)  # of which there is only one
     return rounded({"value": case.value, "data": dataset.name, **result})
 
 

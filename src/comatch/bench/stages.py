@@ -64,6 +64,8 @@ def time_step(
         whole()
     steps = steps or calls_to_fill(whole, device)
     engine = engine_of(run)
+    if isinstance(run.data, Streaming):
+        cuts = ()  # its stages are those of a step on pictures in memory
     peak = peak_memory_mb(device)  # before the cuts, which take memory of their own
     names = (*cuts, NETWORK) if "backward" in cuts else cuts
     parts = dict(cut(run, engine, names, calls, say))
@@ -93,29 +95,46 @@ def time_step(
         result |= {"loss_ms": max(0.0, loss), "loss_share": max(0.0, loss) / ms}
     if isinstance(run.data, Streaming):
         say("timing steps that read their pictures")
-        result |= time_streamed(whole, run.step._go, run.data.ahead, device)
+        result |= time_streamed(run, run.data, calls, device)
         run.data.reader.close()
     return result
 
 
-def time_streamed(whole: Work, again: Work, ahead: int, device: torch.device) -> dict[str, float]:
-    """Steps one after the other that read their pictures, and ones that take the same again.
+def time_streamed(
+    run: Assembly, feed: Streaming, calls: Iterator[int], device: torch.device
+) -> dict[str, float]:
+    """Steps in a row that read their pictures, how long they wait, and steps on the same ones.
 
-    Each repetition above began with batches that were prepared while other things were timed. In a
-    row that is so no longer, and what a step then takes longer is what it waits for its pictures.
+    Each repetition above began with batches that were prepared while other things were timed; in a
+    row that is so no longer. A step waits while the device has nothing to do, from the end of the
+    one before until all pictures are there, copying them included. Whatever else reading costs is
+    that decoding takes some of the device.
     """
     count = IN_A_ROW if device.type == "cuda" else 3
 
     def in_a_row(work: Work) -> float:
-        for _ in range(2 * ahead + 2):  # what was prepared is used up
+        for _ in range(2 * feed.ahead + 2):  # what was prepared is used up
             work()
         began = wait_for(device)
         for _ in range(count):
             work()
         return 1000 * (wait_for(device) - began) / count
 
-    streamed, same = in_a_row(whole), in_a_row(again)
-    return {"streamed_ms": streamed, "same_ms": same, "waited_ms": max(0.0, streamed - same)}
+    ends, ready = [clock(device)], list[Clock]()
+
+    def whole() -> None:
+        feed.before_step(next(calls))
+        ready.append(clock(device))
+        run.step._go()
+        ends.append(clock(device))
+
+    streamed, same = in_a_row(whole), in_a_row(run.step._go)
+    gaps = [between(*pair, device) for pair in zip(ends, ready, strict=False)]
+    return {
+        "streamed_ms": streamed,
+        "same_ms": same,
+        "waited_ms": statistics.mean(gaps[-count:]),
+    }
 
 
 def views_of(run: Assembly) -> int:
@@ -226,22 +245,33 @@ def stages_of(times: dict[str, list[float]], cuts: tuple[str, ...]) -> dict[str,
 
 # ---------------------------------------------------------------------------------- the clock
 
+Clock = torch.cuda.Event | float
+
+
+def clock(device: torch.device) -> Clock:
+    """When the device is done with what it was told so far; asked without waiting for it."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def between(begin: Any, end: Any, device: torch.device) -> float:
+    """Milliseconds between two times, once the device has reached both."""
+    return begin.elapsed_time(end) if device.type == "cuda" else 1000 * (end - begin)
+
 
 def stopwatch(work: Work, calls: int, device: torch.device) -> float:
     """Milliseconds a call, by the device's own clock where it has one."""
-    if device.type != "cuda":
-        began = time.perf_counter()
-        for _ in range(calls):
-            work()
-        return 1000 * (time.perf_counter() - began) / calls
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    work()  # the device is busy with this one while the first that counts is launched
-    begin.record()
+    if device.type == "cuda":
+        work()  # the device is busy with this one while the first that counts is launched
+    begin = clock(device)
     for _ in range(calls):
         work()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
+    end = clock(device)
+    wait_for(device)
+    return between(begin, end, device) / calls
 
 
 def time_parts(parts: dict[str, Work], calls: int, device: torch.device) -> dict[str, list[float]]:

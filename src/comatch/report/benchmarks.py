@@ -43,11 +43,16 @@ def step(result: dict[str, Any]) -> list[list[str]]:
     """The stages of a step, and what it is compared with."""
     ms = result["ms"]
     rows = [["", "ms", "share"]]
-    rows += [[n, f"{t:.2f}", f"{t / ms:.1%}"] for n, t in result["stages_ms"].items()]
+    rows += [[n, f"{t:.2f}", f"{t / ms:.1%}"] for n, t in result.get("stages_ms", {}).items()]
     rows.append(["**step**", f"**{ms:.2f}**", f"{result['images_per_s']:,.0f} images/s"])
     if "loss_ms" in result:
         share = f"{result['loss_share']:.1%}, forward and backward"
         rows.append(["memory bank, graph, losses", f"{result['loss_ms']:.2f}", share])
+    if "waited_ms" in result:
+        rows.append(["in a row, on streamed pictures", f"{result['streamed_ms']:.2f}", ""])
+        rows.append(["in a row, on the same pictures", f"{result['same_ms']:.2f}", ""])
+        waited = f"{result['waited_ms'] / result['streamed_ms']:.1%} of the first"
+        rows.append(["waited for pictures", f"{result['waited_ms']:.2f}", waited])
     twin = result.get("twin", {})
     if "ms" in twin:
         rows.append(["plain twin", f"{twin['ms']:.2f}", f"{twin['ratio']:.2f} times the step"])

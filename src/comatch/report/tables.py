@@ -226,7 +226,7 @@ def stages(result: dict[str, Any]) -> Table:
     table.add_column("ms", f"{result['ms']:,.2f}", justify="right", style="bold")
     spread = f"{low:,.2f} to {high:,.2f} in {result['repetitions']} x {result['steps']} steps"
     table.add_column("share of the step", spread)
-    for name, ms in result["stages_ms"].items():
+    for name, ms in result.get("stages_ms", {}).items():
         share = ms / result["ms"]
         bar = "\N{FULL BLOCK}" * round(30 * share)
         table.add_row(name, f"{ms:,.2f}", f"{share:>5.1%} [dim]{bar}[/]")
@@ -247,7 +247,7 @@ def facts(recipe: dict[str, Any], result: dict[str, Any], gpu: bool) -> Table:
         table.add_row("memory, graph, loss", f"{result['loss_ms']:,.2f} ms", says)
     if "waited_ms" in result:
         streamed, same = (f"{result[key]:,.2f}" for key in ("streamed_ms", "same_ms"))
-        says = f"that a step waits for them: {streamed} instead of {same} in a row"
+        says = f"that a step waits for them; {streamed} in a row, {same} on the same ones"
         table.add_row("streamed pictures", f"{result['waited_ms']:,.2f} ms", says)
     table.add_row("peak memory", memory(result), "of the GPU" if gpu else "of the whole process")
     table.add_row("start-up", f"{result['startup_seconds']:.1f} s", "until the first step is done")
