@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from comatch.errors import UserError
-from comatch.report import runs
+from comatch.report import runs, tuning
 
 
 def folder(path, seed, top1, lr=0.1, **summary):
@@ -49,3 +49,52 @@ def test_the_same_seed_twice_is_an_error(tmp_path):
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(UserError, match="not a run folder"):
         runs.rows([tmp_path])
+
+
+# ----------------------------------------------------------------------------------- tuning
+
+
+def tried(path, seed, validation, right=0.9, steps=100, **settings):
+    """A run folder that held pictures back; its pseudo-labels are better in the last steps."""
+    folder(path, seed, 0.123, validation_top1=validation, steps=steps)
+    method = {"name": "comatch", "alpha": settings.pop("alpha", 0.9)}
+    recipe = {"seed": seed, "lr": 0.1, "steps": steps, "eval_every": seed, "method": method}
+    (path / "config.json").write_text(json.dumps({"recipe": recipe | settings}))
+    lines = [
+        {"step": step, "kind": "train", "confident": 0.5, "pseudo_accuracy": value}
+        for step, value in ((steps // 2, 0.1), (steps, right))
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_settings_that_were_tried(tmp_path):
+    paths = [
+        tried(tmp_path / "a", 100, 0.8),
+        tried(tmp_path / "b", 100, 0.7, lr=0.2, alpha=0.8, gone=1),
+        tried(tmp_path / "c", 101, 0.9, 0.7),
+        tried(tmp_path / "d", 100, 0.6, steps=50),
+    ]
+    head, first, second, short = tuning.table(paths)
+    assert head == list(tuning.HEAD)
+    assert first[:3] == ["the first", "100", "85.00 ± 7.07"]
+    assert first[3:] == ["50.00 ± 0.00", "80.00 ± 14.14", "100, 101", "0123456"]
+    assert second[:3] == ["lr=0.2, alpha=0.8", "100", "70.00"]  # the first never knew "gone"
+    assert short[:3] == ["the first", "50", "60.00"]
+
+
+def test_what_was_tried_shows_no_test_accuracy(tmp_path, cli):
+    path = tried(tmp_path / "a", 100, 0.8)
+    for words in ([], ["--markdown"]):
+        code, out, err = cli("report", "--tuning", path, *words)
+        assert code == 0, err
+        assert "80.00" in out
+        assert "12.3" not in out
+
+
+def test_tuning_asks_for_validation_pictures(tmp_path):
+    path = tried(tmp_path / "a", 100, 0.8)
+    folder(tmp_path / "b", 0, 0.9)
+    (path / "summary.json").write_text((tmp_path / "b" / "summary.json").read_text())
+    with pytest.raises(UserError, match="--set validation=NUMBER"):
+        tuning.table([path])

@@ -14,15 +14,25 @@ def report(
         typer.Argument(metavar="RUN...", help="Folders of runs, or files of bench --json."),
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+    tuning: Annotated[
+        bool,
+        typer.Option(
+            "--tuning", help="Settings unlike the first run's, and validation instead of test."
+        ),
+    ] = False,
 ) -> None:
     """Compare finished runs: mean and deviation over seeds, and how many."""
     from comatch.report import benchmarks, tables
     from comatch.report import runs as reader
+    from comatch.report import tuning as tried
 
     measured = [benchmarks.read(path) for path in runs if path.suffix == ".json"]
     for record in measured:
         print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
     folders = [path for path in runs if path.suffix != ".json"]
-    if folders:
+    if tuning and folders:
+        lines = tried.table(folders)
+        print(reader.ruled(lines)) if markdown else out.print(tables.tuning(lines))
+    elif folders:
         rows = reader.rows(folders)
         print(reader.markdown(rows)) if markdown else out.print(tables.comparison(rows))

@@ -89,6 +89,17 @@ def beside_paper(columns: Sequence[str], rows: Sequence[tuple[str, list[str], li
     return table
 
 
+def tuning(lines: Sequence[Sequence[str]]) -> Table:
+    """A head, and a line for each configuration; its commit is for the record only."""
+    head, *rest = lines
+    table = Table(head[0], box=box.SIMPLE_HEAD)
+    for name in head[1:-1]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for unlike, *figures, _ in rest:
+        table.add_row(unlike.replace(", ", "\n"), *figures)
+    return table
+
+
 def sections(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A section for all rows that begin with the same word."""
     table = Table(*columns, box=box.SIMPLE_HEAD)
