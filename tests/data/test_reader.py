@@ -7,7 +7,7 @@ from PIL import Image
 
 from comatch.data import reader as module
 from comatch.data.picture import read_picture, square
-from comatch.data.reader import Reader, gpu_decoder
+from comatch.data.reader import Faster, Reader, gpu_decoder
 from comatch.errors import UserError
 from comatch.types import Files
 from helpers import photograph
@@ -133,7 +133,7 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
 
     for decoder in (decode, refuse, refuse_one):
         with Reader(64, CPU, 2) as reader:
-            reader.decode = decoder
+            reader.decode, reader.faster = decoder, Faster(["jpeg"])
             chunks = [reader.submit(files, rows, places, replace=True) for _ in range(6)]
             chunks = [chunk.result() for chunk in chunks]
         for chunk in chunks:
@@ -141,6 +141,48 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
             assert set(chunk.bad) == {5}
             assert (chunk.images.int() - expected.images.int()).abs().max() <= 2
     assert sizes == [6] * 6
+
+
+def test_pictures_that_processes_decoded(files, by_pillow):
+    """Of any kind, as far as they fit into their cells: of these all but the largest."""
+    photograph(50, 60).save(files.root / files.names[1], "PNG")
+    spoil(files, 5)
+    rows, places = [*range(8), 5, 1], torch.rand(10).tolist()
+    expected = read(files, rows, True, places, side=64)
+    fetched = []
+
+    class Watched(Reader):
+        def _fetch(self, lane, whole):
+            fetched.append(sorted(whole))
+            return super()._fetch(lane, whole)
+
+    with Watched(64, CPU, 2) as reader:
+        reader.faster = Faster(["whole"])
+        chunk = reader.submit(files, rows, places, replace=True).result()
+    assert fetched == [[0, 1, 2, 3, 4, 6, 9]]  # the eighth is too large, another took the sixth's
+    assert chunk.rows == expected.rows
+    assert set(chunk.bad) == {5}
+    assert torch.equal(chunk.images, expected.images)
+
+
+def test_the_faster_way_is_taken_and_the_other_tried_again():
+    faster = Faster(["jpeg", "whole"])
+    speed = {"jpeg": 1.0, "whole": 3.0}
+
+    def take(times):
+        taken = []
+        for _ in range(times):
+            taken.append(faster.choose())
+            faster.note(taken[-1], 2, 2 * speed[taken[-1]])
+        return taken
+
+    assert take(3) == ["jpeg", "whole", "jpeg"]
+    again = [turn for turn, way in enumerate(take(4500)) if way == "whole"]
+    assert np.diff(again).tolist() == [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
+    speed["jpeg"] = 9.0  # the GPU has other work by now
+    assert take(200)[5:].count("jpeg") <= 2
+    speed["jpeg"] = 1.0
+    assert take(3000)[-1000:].count("whole") <= 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

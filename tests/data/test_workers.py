@@ -20,9 +20,9 @@ from helpers import photograph
 CELL = 4096
 
 
-def ask(workers, paths, jpegs=False, side=16):
+def ask(workers, paths, form="square", side=16):
     wanted = [Wanted(str(path), 0.5, i) for i, path in enumerate(paths)]
-    return workers.ask(wanted, side, jpegs)
+    return workers.ask(wanted, side, form)
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_which_files_stay_jpegs(tmp_path, start):
     os.mkfifo(tmp_path / "pipe.jpg")
     paths = [*sorted(tmp_path.iterdir()), tmp_path / "none.jpg"]
     workers = start(1, len(paths))
-    answers = dict(zip([path.name for path in paths], ask(workers, paths, True), strict=True))
-    assert {name for name, a in answers.items() if a.jpeg} == {
+    answers = dict(zip([path.name for path in paths], ask(workers, paths, "jpeg"), strict=True))
+    assert {name for name, a in answers.items() if a.form == "jpeg"} == {
         "plain.jpg",
         "grey.jpeg",
         "upright.jpg",
@@ -69,10 +69,33 @@ def test_which_files_stay_jpegs(tmp_path, start):
     for i, path in enumerate(paths):
         answer = answers[path.name]
         found = workers.memory[i * CELL : i * CELL + answer.length]
-        if answer.jpeg:
+        if answer.form == "jpeg":
             assert found == path.read_bytes()
         elif not answer.why:
             assert found == read_picture(path, 16).tobytes()
+
+
+def test_whole_pictures(tmp_path, start):
+    """Decoded and upright, of any kind, as far as they fit."""
+    image = photograph(20, 10)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "turned.png", exif=exif)
+    image.convert("L").save(tmp_path / "grey.jpg")
+    photograph(200, 200).save(tmp_path / "long.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "grey.jpg").read_bytes()[:-9])
+    paths = [tmp_path / name for name in ("turned.png", "grey.jpg", "long.jpg", "cut.jpg")]
+    workers = start(1, len(paths))
+    turned, grey, long, cut = ask(workers, paths, "whole")
+    assert (turned.form, turned.size, turned.length) == ("whole", (20, 10), 600)
+    assert (grey.form, grey.size) == ("whole", (10, 20))
+    assert long == Answer(3 * 16 * 16, "square")
+    assert "truncated" in cut.why
+    upright = np.frombuffer(workers.memory[:600], np.uint8).reshape(20, 10, 3)
+    assert np.array_equal(upright, np.rot90(np.asarray(image), -1))
+    shades = np.frombuffer(workers.memory[CELL : CELL + 600], np.uint8).reshape(10, 20, 3)
+    assert np.array_equal(shades, np.asarray(Image.open(paths[1]).convert("RGB")))
+    assert workers.memory[2 * CELL : 2 * CELL + 768] == read_picture(paths[2], 16).tobytes()
 
 
 def test_many_ask_few(tmp_path, start):
@@ -88,9 +111,9 @@ def test_many_ask_few(tmp_path, start):
             Wanted(str(tmp_path / f"{i}.png"), 0.5, part * 40 + n) for n, i in enumerate(order)
         ]
         for _ in range(5):
-            answers = workers.ask(wanted, 3, jpegs=True)
+            answers = workers.ask(wanted, 3, "jpeg")
             seen = [workers.memory[w.cell * CELL] for w in wanted]
-            if answers != [Answer(27, jpeg=False)] * 40 or seen != list(order):
+            if answers != [Answer(27, "square")] * 40 or seen != list(order):
                 faults.append(part)
 
     threads = [threading.Thread(target=work, args=[part]) for part in range(3)]
@@ -99,7 +122,7 @@ def test_many_ask_few(tmp_path, start):
     for thread in threads:
         thread.join(60)
     assert not faults
-    assert workers.ask([], 3, jpegs=True) == []
+    assert workers.ask([], 3, "jpeg") == []
 
 
 def test_one_that_ends_is_told(tmp_path, start):

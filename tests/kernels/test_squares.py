@@ -13,11 +13,14 @@ from comatch.kernels import squares
 SHAPES = [(40, 30), (20, 91), (8, 8), (60, 7)]
 
 
+@pytest.mark.parametrize("by_pixel", [True, False])
 @pytest.mark.parametrize(("side", "place"), [(8, 0.3), (8, 1.0), (20, 0.0)])
-def test_squares_are_those_of_pillow(device, side, place, monkeypatch):
+def test_squares_are_those_of_pillow(device, side, place, by_pixel, monkeypatch):
+    """Whether colours come pixel by pixel, as Pillow has them, or one after the other."""
     monkeypatch.setattr(squares, "LINE", 16)  # a line of the larger one takes two programs
     images = [photograph(*shape, seed=i) for i, shape in enumerate(SHAPES)]
-    pictures = [torch.from_numpy(np.array(image).transpose(2, 0, 1)).to(device) for image in images]
+    pictures = [torch.from_numpy(np.array(image)).to(device).permute(2, 0, 1) for image in images]
+    pictures = pictures if by_pixel else [picture.contiguous() for picture in pictures]
     rows = torch.randperm(len(images)).tolist()
     ours = torch.zeros(len(images) + 1, 3, side, side, dtype=torch.uint8, device=device)
     squares.fit(pictures, [place] * len(images), ours, rows)

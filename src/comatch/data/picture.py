@@ -3,6 +3,8 @@
 Nothing here knows of torch: processes that only read pictures start in a moment.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,29 @@ class PictureError(Exception):
 
 def read_picture(path: Path, size: int, place: float = 0.5) -> np.ndarray:  # [3, size, size] uint8
     """Decode and square one picture, or raise `PictureError`."""
+    with _opened(path, size) as image:
+        return square(image, size, place)
+
+
+def read_whole(path: Path, size: int, room: int) -> np.ndarray | None:  # [H, W, 3] uint8
+    """Decode a picture that somebody else will square: upright, RGB.
+
+    Nothing, if it has more than `room` bytes.
+    """
+    with _opened(path, size) as image:
+        if 3 * image.width * image.height > room:
+            return None
+        return np.asarray(_rgb(ImageOps.exif_transpose(image)))
+
+
+@contextmanager
+def _opened(path: Path, size: int) -> Iterator[Image.Image]:
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for ever
             raise PictureError("not a file")
         with Image.open(path, formats=FORMATS) as image:
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
-            return square(image, size, place)
+            yield image
     except Exception as error:  # decoders raise whatever a damaged file leads them to
         raise PictureError(_why(error, path)) from error
 

@@ -1,17 +1,25 @@
 """From files to squares of pixels on a device, ahead of the time when they are needed.
 
 The shorter side of a picture becomes `side` pixels, and along the longer one a window of the same
-length is cut out. Files are read by processes (`workers`). On a GPU whole chunks are decoded there
-and squared in one kernel. What its decoder does not take (another format, CMYK, turned by its EXIF,
-cut off) goes the way of a CPU, where Pillow does all of it in the processes. Both give the same
+length is cut out. Files are read by processes (`workers`). For a CPU, Pillow does all of it there.
+For a GPU there are two ways, and the one that was faster lately is taken:
+
+    jpeg    files stay as they are, and the GPU decodes a whole chunk: the fastest, but it stands
+            still while other work keeps the GPU busy
+    whole   Pillow decodes in the processes, which takes cores but nothing of the GPU
+
+Either way a chunk is squared in one kernel. What cannot go either way (too large, damaged; for the
+GPU's decoder also other formats, CMYK, what its EXIF turns) is squared by Pillow. All give the same
 pictures but for what decoders differ in.
 """
 
 import io
+import itertools
 import os
+import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
@@ -21,13 +29,14 @@ from PIL import Image
 from torch import Tensor
 from torch.cuda import Stream
 
-from comatch.data.workers import Answer, Wanted, Workers, default_workers
+from comatch.data.workers import Answer, Form, Wanted, Workers, default_workers
 from comatch.errors import UserError
 from comatch.types import Files
 
 CHUNK = 256  # pictures that are decoded together: the GPU's decoder wants many
 LANES = 3  # chunks at a time: one is read, one decoded, one squared
-LARGE = 2**19  # bytes: a longer JPEG is decoded by Pillow, which need not make all its pixels
+LARGE = 3 * 2**18  # bytes of a cell for a GPU: what is larger, file or picture, comes as a square
+AGAIN = (4, 1024)  # chunks until the slower way is tried again: at first, and at most
 TRIES = 100  # files in a row that give no picture before it is an error
 
 
@@ -47,13 +56,42 @@ class Lane(NamedTuple):
     stream: Stream | None  # on which it is squared
 
 
+class Faster:
+    """Of several ways to do the same, the one that was fastest lately; now and then another."""
+
+    def __init__(self, ways: Iterable[Form]) -> None:
+        self.ways = list(ways)
+        self.seconds: dict[Form, float] = {}  # that a picture took
+        self.turns = itertools.count(1)
+        self.pause, self.due = AGAIN[0], AGAIN[0]
+
+    def choose(self) -> Form:
+        turn = next(self.turns)
+        for way in self.ways:
+            if way not in self.seconds:
+                return way
+        first, *others = sorted(self.ways, key=self.seconds.__getitem__)
+        if not others or turn < self.due:
+            return first
+        self.pause = min(2 * self.pause, AGAIN[1])
+        self.due = turn + self.pause
+        return others[0]
+
+    def note(self, way: Form, pictures: int, seconds: float) -> None:
+        now = seconds / max(1, pictures)
+        self.seconds[way] = (self.seconds.get(way, now) + now) / 2
+
+
 class Reader:
     """Turns files into squares on a device, in processes and threads of its own."""
 
     def __init__(self, side: int, device: torch.device, workers: int | None = None) -> None:
         self.side, self.device = side, device
-        self.decode = gpu_decoder(device) if device.type == "cuda" else None
-        cell = max(3 * side**2, LARGE if self.decode else 0)  # bytes
+        gpu = device.type == "cuda" and squares_there(device)
+        self.decode = gpu_decoder(device) if gpu else None
+        ways: list[Form] = ["jpeg", "whole"] if self.decode else ["whole"] if gpu else ["square"]
+        self.faster = Faster(ways)
+        cell = max(3 * side**2, LARGE if gpu else 0)  # bytes
         self.workers = Workers(workers or default_workers(), LANES * CHUNK, cell)
         self.cells = torch.frombuffer(self.workers.memory, dtype=torch.uint8).view(-1, cell)
         self.threads = ThreadPoolExecutor(LANES, "comatch-reader")
@@ -62,6 +100,7 @@ class Reader:
         self.decoding: Stream | None = None
         streams: list[Stream | None] = [None] * LANES
         if device.type == "cuda":
+            pin(self.cells)
             self.decoding = torch.cuda.Stream(device)
             streams = [torch.cuda.Stream(device, priority=-1) for _ in range(LANES)]
         parts = [range(i * CHUNK, (i + 1) * CHUNK) for i in range(LANES)]
@@ -79,28 +118,30 @@ class Reader:
 
     def read(self, files: Files, rows: Sequence[int]) -> int:
         """Only reads the files, and says how many they are."""
-        self._ask(self.lanes[0], files, dict(enumerate(rows)), [0.5] * len(rows), jpegs=True)
+        self._ask(self.lanes[0], files, dict(enumerate(rows)), [0.5] * len(rows), "jpeg")
         return len(rows)
 
     def close(self, wait: bool = False) -> None:
         """Gives up what was submitted; if asked to, waits until the threads have ended."""
         self.threads.shutdown(wait, cancel_futures=True)
         self.workers.close()
+        if wait and self.device.type == "cuda":  # otherwise a thread may still be copying
+            unpin(self.cells)
 
     def __enter__(self) -> "Reader":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.close(wait=True)
 
     def _prepare(
         self, files: Files, rows: Sequence[int], places: Sequence[float], replace: bool
     ) -> Chunk:
-        lane = self.lanes.pop()
+        lane, way, began = self.lanes.pop(), self.faster.choose(), time.perf_counter()
         try:
             wanted = dict(enumerate(rows))
-            answers = self._ask(lane, files, wanted, places, jpegs=self.decode is not None)
-            jpegs = {i: self._bytes(lane, i, a) for i, a in answers.items() if a.jpeg}
+            answers = self._ask(lane, files, wanted, places, way)
+            jpegs = {i: self._bytes(lane, i, a) for i, a in answers.items() if a.form == "jpeg"}
             with on(self.decoding):
                 decoded = self._decode(jpegs)
             refused = {i: rows[i] for i in jpegs if i not in decoded}
@@ -108,17 +149,18 @@ class Reader:
             bad: dict[int, str] = {}
             for i in [i for i, answer in answers.items() if answer.why]:
                 bad |= self._replace(lane, files, i, wanted, places, answers, replace)
-            pixels = {
-                i: self._bytes(lane, i, a) for i, a in answers.items() if not a.jpeg and a.length
-            }
+            good = {i: answer for i, answer in answers.items() if not answer.why}
+            pixels = {i: self._bytes(lane, i, a) for i, a in good.items() if a.form == "square"}
             with on(lane.stream):
-                if lane.stream and self.decoding:
+                if decoded and lane.stream and self.decoding:
                     lane.stream.wait_stream(self.decoding)
+                decoded |= self._fetch(lane, {i: a for i, a in good.items() if a.form == "whole"})
                 images = self._put_together(decoded, pixels, places)
                 if lane.stream:  # after this, what was decoded may make room for other pictures
                     done = torch.cuda.Event(blocking=True)
                     done.record()
                     done.synchronize()
+            self.faster.note(way, len(rows), time.perf_counter() - began)
             return Chunk(images, [wanted[i] for i in sorted([*decoded, *pixels])], files, bad)
         finally:
             self.lanes.append(lane)
@@ -129,7 +171,7 @@ class Reader:
         files: Files,
         rows: dict[int, int],
         places: Sequence[float],
-        jpegs: bool = False,
+        form: Form = "square",
     ) -> dict[int, Answer]:
         """Has rows of the files read into the cells of their place in the chunk."""
         root = os.fspath(files.root)
@@ -137,7 +179,7 @@ class Reader:
             Wanted(os.path.join(root, files.names[row]), places[i], lane.cells[i])
             for i, row in rows.items()
         ]
-        return dict(zip(rows, self.workers.ask(wanted, self.side, jpegs), strict=True))
+        return dict(zip(rows, self.workers.ask(wanted, self.side, form), strict=True))
 
     def _bytes(self, lane: Lane, i: int, answer: Answer) -> Tensor:
         return self.cells[lane.cells[i], : answer.length]
@@ -155,6 +197,17 @@ class Reader:
         halves = places[: len(places) // 2], places[len(places) // 2 :]
         first, second = (self._decode({i: encoded[i] for i in half}) for half in halves)
         return first | second
+
+    def _fetch(self, lane: Lane, whole: dict[int, Answer]) -> dict[int, Tensor]:
+        """Whole pictures [3, H, W], all copied to the device at once."""
+        if not whole:
+            return {}
+        first = lane.cells.start
+        copied = self.cells[first : first + max(whole) + 1].to(self.device, non_blocking=True)
+        return {
+            i: copied[i, : answer.length].view(*answer.size, 3).permute(2, 0, 1)
+            for i, answer in whole.items()
+        }
 
     def _replace(
         self,
@@ -213,6 +266,33 @@ def pinned(values: Tensor, device: torch.device) -> Tensor:
 # ------------------------------------------------------------------------------ on the GPU
 
 
+def squares_there(device: torch.device) -> bool:
+    """Whether the GPU squares pictures itself. Trying it compiles the kernel before time counts."""
+    try:
+        from comatch.kernels import squares
+
+        tiny = torch.zeros(1, 3, 2, 2, dtype=torch.uint8, device=device)
+        squares.fit([tiny[0]], [0.5], tiny, [0])
+        return True
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        warnings.warn(f"pictures are squared on the CPU: the GPU cannot ({reason})", stacklevel=2)
+        return False
+
+
+def pin(memory: Tensor) -> None:
+    """Makes this a part of the memory that a GPU fetches from by itself; else it is slower."""
+    from torch.cuda import cudart
+
+    cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+
+
+def unpin(memory: Tensor) -> None:
+    from torch.cuda import cudart
+
+    cudart().cudaHostUnregister(memory.data_ptr())
+
+
 def gpu_decoder(device: torch.device) -> Callable[[list[Tensor]], list[Tensor]] | None:
     """Torchvision's decoder of JPEGs on a GPU, if it works here."""
     try:
@@ -225,8 +305,6 @@ def gpu_decoder(device: torch.device) -> Callable[[list[Tensor]], list[Tensor]] 
         file = io.BytesIO()
         Image.new("RGB", (16, 16)).save(file, "JPEG")
         decode([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)])
-        from comatch.kernels import squares  # noqa: F401  what is decoded there is squared there
-
         return decode
     except (ImportError, RuntimeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]

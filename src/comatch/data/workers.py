@@ -18,13 +18,14 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 
 from comatch import launch
 from comatch.errors import UserError
 
 ASKED_AT_ONCE = 16  # pictures
 
+Form = Literal["square", "whole", "jpeg"]  # of a picture: how much of the work is done already
 Item = TypeVar("Item")
 
 
@@ -37,10 +38,11 @@ class Wanted(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of it: so many bytes of a JPEG, or so many of pixels, or nothing."""
+    """What became of it: so many bytes of this form, or nothing."""
 
     length: int
-    jpeg: bool
+    form: Form
+    size: tuple[int, int] = (0, 0)  # height and width of a whole picture
     why: str = ""  # there is nothing
 
 
@@ -73,10 +75,14 @@ class Workers:
         for process in self.processes:
             self.idle.put(process)
 
-    def ask(self, wanted: Sequence[Wanted], side: int, jpegs: bool = False) -> list[Answer]:
+    def ask(self, wanted: Sequence[Wanted], side: int, form: Form = "square") -> list[Answer]:
         """Reads these pictures; several threads may ask at once.
 
-        If `jpegs` are wanted, whole JPEGs that stand upright are not decoded, as far as they fit.
+            square  [3, side, side]
+            whole   [H, W, 3], decoded
+            jpeg    the file as it is, if it is a JPEG that was not cut off and stands upright
+
+        What does not fit into its cell, or is no such JPEG, becomes a square.
         """
         waiting = deque(pieces(wanted, ASKED_AT_ONCE))
         asked: deque[subprocess.Popen[bytes]] = deque()
@@ -89,7 +95,7 @@ class Workers:
                         process = self.idle.get(block=not asked)
                 if process:
                     asked.append(process)
-                    self._ask(process, (waiting.popleft(), side, jpegs))
+                    self._ask(process, (waiting.popleft(), side, form))
                 else:
                     answers += self._answer(asked[0])
                     self.idle.put(asked.popleft())
@@ -170,26 +176,29 @@ def main(file: int, size: int) -> None:
         signal.signal(stop, signal.SIG_IGN)
     memory = memoryview(mmap.mmap(file, 0))
     while (question := receive(sys.stdin.buffer)) is not None:
-        wanted, side, jpegs = question
+        wanted, side, form = question
         answers = [
-            find(one, memory[one.cell * size : (one.cell + 1) * size], side, jpegs)
-            for one in wanted
+            find(one, memory[one.cell * size : (one.cell + 1) * size], side, form) for one in wanted
         ]
         send(sys.stdout.buffer, answers)
 
 
-def find(wanted: Wanted, cell: memoryview, side: int, jpegs: bool) -> Answer:
+def find(wanted: Wanted, cell: memoryview, side: int, form: Form) -> Answer:
     """Puts one picture into its cell."""
-    if jpegs and (length := read_jpeg(wanted.path, cell)):
-        return Answer(length, jpeg=True)
-    from comatch.data.picture import PictureError, read_picture  # which takes a moment
+    if form == "jpeg" and (length := read_jpeg(wanted.path, cell)):
+        return Answer(length, "jpeg")
+    from comatch.data.picture import PictureError, read_picture, read_whole  # which takes a moment
 
+    path = Path(wanted.path)
     try:
-        pixels = read_picture(Path(wanted.path), side, wanted.place).tobytes()
+        whole = read_whole(path, side, len(cell)) if form == "whole" else None
+        pixels = read_picture(path, side, wanted.place) if whole is None else whole
     except PictureError as error:
-        return Answer(0, False, str(error))
-    cell[: len(pixels)] = pixels
-    return Answer(len(pixels), jpeg=False)
+        return Answer(0, "square", why=str(error))
+    cell[: pixels.nbytes] = pixels.tobytes()
+    if whole is None:
+        return Answer(pixels.nbytes, "square")
+    return Answer(whole.nbytes, "whole", whole.shape[:2])
 
 
 def read_jpeg(path: str, cell: memoryview) -> int:

@@ -2,7 +2,8 @@
 
 Pillow's bilinear filter is a weighted mean along rows, rounded, then one along columns. A program
 makes a line of one colour of one square: it finds the pixels under the filter by the address of the
-picture, so pictures need not be put side by side first.
+picture, so pictures need not be put side by side first, and by the distances between its pixels, so
+colours may come one after the other or pixel by pixel.
 """
 
 from collections.abc import Sequence
@@ -22,17 +23,18 @@ def _weight(pixel, centre, radius):
 
 
 @triton.jit
-def _fit(addresses, rows, facts, squares, side, LINE: tl.constexpr):
+def _fit(addresses, rows, planes, lines, pixels, facts, squares, side, LINE: tl.constexpr):
     n, colour, y = tl.program_id(0), tl.program_id(1) // side, tl.program_id(1) % side
     x = tl.program_id(2) * LINE + tl.arange(0, LINE)
     fact = facts + n * 5
-    tall, wide = tl.load(fact).to(tl.int32), tl.load(fact + 1).to(tl.int64)
+    tall, wide = tl.load(fact).to(tl.int32), tl.load(fact + 1).to(tl.int32)
+    down_one, across_one = tl.load(lines + n), tl.load(pixels + n)  # distances
     scale = tl.load(fact + 4)
     radius = tl.maximum(scale, 1.0)
     down = tl.load(fact + 2) + (y + 0.5) * scale
     across = tl.load(fact + 3) + (x + 0.5) * scale
     left = tl.floor(across - radius).to(tl.int32)
-    plane = tl.load(addresses + n).to(tl.pointer_type(tl.uint8)) + colour * tall * wide
+    plane = tl.load(addresses + n).to(tl.pointer_type(tl.uint8)) + colour * tl.load(planes + n)
 
     above = tl.zeros([LINE], tl.float32)
     below = 0.0
@@ -45,7 +47,7 @@ def _fit(addresses, rows, facts, squares, side, LINE: tl.constexpr):
             column = left + step
             there = (column >= 0) & (column < wide) & (x < side)
             weight = tl.where(there, _weight(column, across, radius), 0.0)
-            value += weight * tl.load(plane + row * wide + column, there, 0)
+            value += weight * tl.load(plane + row * down_one + column * across_one, there, 0)
             whole += weight
         weight_of_row = _weight(row, down, radius)
         above += weight_of_row * tl.floor(value / tl.maximum(whole, 1e-6) + 0.5)
@@ -63,11 +65,14 @@ def fit(
     to 1.
     """
     side, device = squares.shape[-1], squares.device
-    pictures = [picture.contiguous() for picture in pictures]
     sizes = torch.tensor([picture.shape[1:] for picture in pictures], dtype=torch.float)  # [n, 2]
     shorter = sizes.amin(1, keepdim=True)
     begin = (sizes - shorter) * torch.tensor(places, dtype=torch.float)[:, None]
     facts = torch.cat([sizes, begin, shorter / side], 1)  # [n, 5]
-    whence = torch.tensor([[picture.data_ptr() for picture in pictures], list(rows)])  # [2, n]
+    whence = [
+        (picture.data_ptr(), row, *picture.stride())
+        for picture, row in zip(pictures, rows, strict=True)
+    ]
     grid = (len(pictures), 3 * side, triton.cdiv(side, LINE))
-    _fit[grid](*whence.to(device), facts.to(device), squares, side, LINE)
+    columns = torch.tensor(whence).T.contiguous().to(device)  # [5, n]
+    _fit[grid](*columns, facts.to(device), squares, side, LINE)
