@@ -111,3 +111,14 @@ def test_method_settings_do_not_hide_recipe_settings(method):
 def test_recipes_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Recipe().steps = 3
+
+
+def test_a_setting_that_is_gone():
+    """A run from before still loads, unless it was set to something that no longer exists."""
+    recipe = recipes.get("digits", "comatch")
+    plain = to_json(recipe)
+    plain["method"]["weak_gradient"] = True
+    assert from_json(plain, methods.CONFIGS) == recipe
+    plain["method"]["weak_gradient"] = False
+    with pytest.raises(UserError, match="weak_gradient=False: no longer there"):
+        from_json(plain, methods.CONFIGS)

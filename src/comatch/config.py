@@ -207,6 +207,10 @@ def to_json(recipe: Recipe) -> dict[str, Any]:
     return typing.cast(dict[str, Any], json.loads(json.dumps(plain)))
 
 
+# Settings that are gone, and the value that is left of each: runs from before still have them.
+RETIRED = {"weak_gradient": True}
+
+
 def from_json(plain: dict[str, Any], methods: dict[str, type[MethodConfig]]) -> Recipe:
     """The recipe that `to_json` wrote; settings unknown to this version are an error."""
     plain = dict(plain)
@@ -215,6 +219,9 @@ def from_json(plain: dict[str, Any], methods: dict[str, type[MethodConfig]]) -> 
     check_name(name, methods, "method")
     recipe = Recipe(name=plain.pop("name"), method=methods[name]())
     values = {**plain, **own}
+    for key in RETIRED.keys() & values.keys():
+        value = values.pop(key)
+        demand(value == RETIRED[key], f"{key}={value}: no longer there; an older version has it")
     for key in ("mean", "std"):
         values[key] = None if values[key] is None else tuple(values[key])
     return replace(recipe, **values)

@@ -29,7 +29,7 @@ def report(
     measured = [benchmarks.read(path) for path in runs if path.suffix == ".json"]
     for record in measured:
         print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
-    folders = [path for path in runs if path.suffix != ".json"]
+    folders = list(dict.fromkeys(path for path in runs if path.suffix != ".json"))
     if tuning and folders:
         lines = tried.table(folders)
         print(reader.ruled(lines)) if markdown else out.print(tables.tuning(lines))

@@ -34,7 +34,6 @@ class Settings(NamedTuple):
     activate_shortcut: bool = False
     eps: float = 1e-5
     slope: float = 0.1
-    live: int | None = None  # rows that pass a gradient on; the others only have statistics
 
 
 def _rows(x: Tensor) -> int:
@@ -74,32 +73,29 @@ def _unit_backward(
     dy: Tensor, x: Tensor, gamma: Tensor, weight: Tensor, stride: int, unit: Unit, s: Settings,
     to_x: Tensor | None = None, beside: tuple[Tensor, Tensor | None] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x, gamma, beta and weight; only the live rows of any are read or written.
+    """Gradients of x, gamma, beta and weight.
 
     A shortcut adds `to_x` to that of x or, where it begins behind the activation, comes back there:
     `beside` is the gradient at its end and its weight. The gradient of the weight is made last:
     before it, what the norm's backward reads is still in the cache.
     """
-    inside, rows = conv.fits(x, weight, stride), _rows(x)
-    dx = torch.empty_like(x)
-    dy, x, active = dy[: s.live], x[: s.live], unit.active[: s.live]
+    inside = conv.fits(x, weight, stride)
     if inside:
         d, parts = conv.backward_input(dy, x, unit.coef, weight, s.slope)
         if beside is not None:
             d, parts = shortcuts.merge(d, *beside, x, unit.coef, s.slope)
     else:
-        d = _library_backward(dy, active, weight, stride, input=True)
+        d = _library_backward(dy, unit.active, weight, stride, input=True)
         if beside is not None:
             end, w = beside
             d = d.add_(end if w is None else shortcuts.backward_input(end, w))
         parts = norm.backward_sums(d, x, unit.coef, s.slope)
-    k, dgamma, dbeta = norm.coefficients(parts, rows, gamma, unit.stats, s.eps)
-    behind = None if inside else unit.coef
-    norm.backward_apply(d, x, behind, k, s.slope, to_x, out=dx[: s.live])
+    k, dgamma, dbeta = norm.coefficients(parts, _rows(x), gamma, unit.stats, s.eps)
+    dx = norm.backward_apply(d, x, None if inside else unit.coef, k, s.slope, to_x)
     if inside:
         dw = conv.backward_weight(dy, x, unit.coef, s.slope)
     else:
-        dw = _library_backward(dy, active, weight, stride, input=False)
+        dw = _library_backward(dy, unit.active, weight, stride, input=False)
     return dx, dgamma, dbeta, dw
 
 
@@ -128,13 +124,13 @@ class Block(Function):
     def backward(ctx: Any, dout: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         x, y, gamma1, weight1, gamma2, weight2, shortcut, *kept = ctx.saved_tensors
         s, unit1, unit2 = ctx.settings, Unit(*kept[:3]), Unit(*kept[3:])
-        dout = dout.contiguous(memory_format=LAST)[: s.live]
+        dout = dout.contiguous(memory_format=LAST)
         dy, dgamma2, dbeta2, dw2 = _unit_backward(dout, y, gamma2, weight2, 1, unit2, s)
         dshortcut, beside = None, None
         to_x: Tensor | None = dout
         if shortcut is not None:
             coef = unit1.coef if s.activate_shortcut else None
-            dshortcut = shortcuts.backward_weight(dout, x[: s.live], coef, s.stride, s.slope)
+            dshortcut = shortcuts.backward_weight(dout, x, coef, s.stride, s.slope)
         if s.activate_shortcut:
             to_x, beside = None, (dout, shortcut)
         elif shortcut is not None:
@@ -167,20 +163,16 @@ class Stem(Function):
     """The first convolution, of pictures that want no gradient, and the parts of its sums."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, live: int | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         out, parts = stem.forward(x, weight)
-        ctx.save_for_backward(x[:live])
+        ctx.save_for_backward(x)
         ctx.mark_non_differentiable(parts)
         ctx.set_materialize_grads(False)
         return out, parts
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor, _: None) -> tuple[None, Tensor, None]:
-        (x,) = ctx.saved_tensors
-        dout = dout.contiguous(memory_format=LAST)[: len(x)]
-        return None, stem.backward_weight(dout, x), None
+    def backward(ctx: Any, dout: Tensor, _: None) -> tuple[None, Tensor]:
+        return None, stem.backward_weight(dout.contiguous(memory_format=LAST), *ctx.saved_tensors)
 
 
 class Features(Function):
@@ -201,10 +193,7 @@ class Features(Function):
     def backward(ctx: Any, dmean: Tensor, _: None) -> tuple[Tensor | None, ...]:
         x, gamma, coef, stats = ctx.saved_tensors
         s = ctx.settings
-        dx, rows = torch.empty_like(x), _rows(x)
-        x = x[: s.live]
-        da = norm.spread(dmean[: s.live], x)
+        da = norm.spread(dmean, x)
         parts = norm.backward_sums(da, x, coef, s.slope)
-        k, dgamma, dbeta = norm.coefficients(parts, rows, gamma, stats, s.eps)
-        norm.backward_apply(da, x, coef, k, s.slope, out=dx[: s.live])
-        return None, dx, None, dgamma, dbeta
+        k, dgamma, dbeta = norm.coefficients(parts, _rows(x), gamma, stats, s.eps)
+        return None, norm.backward_apply(da, x, coef, k, s.slope), None, dgamma, dbeta

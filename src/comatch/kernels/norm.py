@@ -260,9 +260,8 @@ def coefficients(
 
 
 def backward_apply(
-    d: Tensor, x: Tensor, coef: Tensor | None, k: Tensor, slope: float,
-    other: Tensor | None = None, out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    d: Tensor, x: Tensor, coef: Tensor | None, k: Tensor, slope: float, other: Tensor | None = None
+) -> Tensor:
     """With `coef`, `d` is the gradient behind the activation; without, the one before it.
 
     `other` may be smaller: a gradient of every second pixel of each row and column, say.
@@ -270,7 +269,7 @@ def backward_apply(
     rows, channels, width, take = _sizes(x)
     size = x.shape[-1]
     stride = 1 if other is None else size // other.shape[-1]
-    dx = torch.empty_like(x) if out is None else out
+    dx = torch.empty_like(x)
     _backward_apply[(triton.cdiv(rows, take),)](
         d, x, other, coef, k, dx, rows,
         coef is not None, other is not None, size, stride, slope, channels, width, take,

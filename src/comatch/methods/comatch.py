@@ -42,8 +42,8 @@ class CoMatch(Method):
         embedding_dim: int = setting(64, "width of an embedding")
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
-        weak_gradient: bool = setting(True, "batch norm's gradient flows through weak views too")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
+        both_views: bool = setting(False, "pseudo-labels are learned in both strong views")
         selection: str = setting(
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
         )
@@ -77,11 +77,9 @@ class CoMatch(Method):
         c = self.config
         weak, strong, contrast = batch.u
         # One forward over all views: batch norm must see them together, or accuracy suffers.
-        # Its last view, from which the pseudo-labels come, need not pass on any gradient.
         sizes = [len(batch.x), len(strong), len(contrast), len(weak)]
-        live = None if c.weak_gradient else sum(sizes[:3])
-        _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]), live)
-        logits_x, logits_strong, _, logits_weak = logits.split(sizes)
+        _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]))
+        logits_x, logits_strong, logits_contrast, logits_weak = logits.split(sizes)
         z_x, z_strong, z_contrast, z_weak = z.split(sizes)
 
         with torch.no_grad():
@@ -100,6 +98,9 @@ class CoMatch(Method):
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
+        if c.both_views:
+            other = losses.masked_cross_entropy(logits_contrast, target, selected.weight)
+            loss_cls = (loss_cls + other) / 2
         # The graph joins the pictures of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(

@@ -33,7 +33,7 @@ def in_bf16() -> bool:
 
 
 @torch.compiler.disable  # there is nothing left to compile
-def forward(net: "WideResNet", x: Tensor, live: int | None = None) -> Tensor:
+def forward(net: "WideResNet", x: Tensor) -> Tensor:
     from comatch.kernels.block import Block, Features, Lower, Settings, Stem
     from comatch.kernels.conv import made_for
 
@@ -44,21 +44,18 @@ def forward(net: "WideResNet", x: Tensor, live: int | None = None) -> Tensor:
     weight.update(zip(others, Lower.apply(*(conv.weight for conv in others)), strict=True))
 
     seen: list[tuple[nn.BatchNorm2d, Tensor, int]] = []  # norms, their statistics and of how many
-    plain = Settings(eps=net.norm.eps, slope=net.slope, live=live)
-    x = x.contiguous(memory_format=torch.channels_last)
-    x, parts = Stem.apply(x, net.stem.weight, live)
+    x, parts = Stem.apply(x.contiguous(memory_format=torch.channels_last), net.stem.weight)
     for block in blocks:
         norm1, norm2, before = block.norm1, block.norm2, x
-        settings = plain._replace(
-            stride=block.conv1.stride[0], activate_shortcut=block.activate_shortcut
-        )
+        settings = Settings(block.conv1.stride[0], block.activate_shortcut, norm1.eps, net.slope)
         shortcut = None if block.shortcut is None else block.shortcut.weight
         x, parts, stats1, stats2 = Block.apply(
             settings, x, parts, norm1.weight, norm1.bias, weight[block.conv1],
             norm2.weight, norm2.bias, weight[block.conv2], shortcut,
         )  # fmt: skip
         seen += [(norm1, stats1, count(before)), (norm2, stats2, count(x))]
-    features, stats = Features.apply(plain, x, parts, net.norm.weight, net.norm.bias)
+    settings = Settings(eps=net.norm.eps, slope=net.slope)
+    features, stats = Features.apply(settings, x, parts, net.norm.weight, net.norm.bias)
     track([*seen, (net.norm, stats, count(x))])
     return features  # [N, width], float32
 

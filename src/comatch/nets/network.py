@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch.nets.heads import ProjectionHead, classify_and_project
-from comatch.nets.wide_resnet import WideResNet
 
 
 class Output(NamedTuple):
@@ -48,15 +47,10 @@ class Network(nn.Module):
             self.train(was_training)
             self.compute_dtype = dtype
 
-    def forward(self, images: Tensor, live: int | None = None) -> Output:
-        """With `live`, a wide ResNet passes no gradient back through the rows behind the first so
-        many: they only take part in the batch statistics. Other encoders pass it all."""
+    def forward(self, images: Tensor) -> Output:
         kind, low = images.device.type, self.compute_dtype
         with torch.autocast(kind, dtype=low or torch.bfloat16, enabled=low is not None):
-            if live is not None and isinstance(self.encoder, WideResNet):
-                features = self.encoder(images, live)
-            else:
-                features = self.encoder(images)
+            features = self.encoder(images)
         features = features.to(self.classifier.weight.dtype)
         # Losses ask for more precise heads than bf16 gives; they cost next to nothing.
         with torch.autocast(kind, enabled=False):

@@ -6,7 +6,6 @@ block that activates its input before the shortcut as well.
 While training in bf16 on a GPU the same layers run as fused kernels: see `fused`.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -28,12 +27,12 @@ class Block(nn.Module):
         same = width_in == width and stride == 1
         self.shortcut = None if same else nn.Conv2d(width_in, width, 1, stride, bias=False)
 
-    def forward(self, x: Tensor, live: int | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         active = F.leaky_relu(self.norm1(x), SLOPE)
-        y = without_gradient(self.conv1(active), live)
+        y = self.conv1(active)
         y = self.conv2(F.leaky_relu(self.norm2(y), SLOPE))
         x = active if self.activate_shortcut else x
-        return without_gradient(y + (x if self.shortcut is None else self.shortcut(x)), live)
+        return y + (x if self.shortcut is None else self.shortcut(x))
 
 
 class WideResNet(nn.Module):
@@ -66,16 +65,8 @@ class WideResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, a=SLOPE, mode="fan_in")
 
-    def forward(self, x: Tensor, live: int | None = None) -> Tensor:
-        """Features; of the rows from `live` on, only the batch statistics are of consequence."""
+    def forward(self, x: Tensor) -> Tensor:
         if fused.possible(self, x):
-            return fused.forward(self, x, live)
-        x = without_gradient(self.stem(x), live)
-        for block in self.blocks:
-            x = block(x, live)
+            return fused.forward(self, x)
+        x = self.blocks(self.stem(x))
         return F.leaky_relu(self.norm(x), SLOPE).mean((2, 3))  # [N, 64 * width]
-
-
-def without_gradient(x: Tensor, live: int | None) -> Tensor:
-    """The same numbers, from which no gradient comes back beyond the first `live` rows."""
-    return x if live is None else torch.cat([x[:live], x[live:].detach()])

@@ -7,7 +7,7 @@ result. A new one is a function in a file of this folder, and a line in the list
 from collections.abc import Callable
 
 from comatch.config import Recipe, check_name
-from comatch.recipes.cifar10 import cifar10
+from comatch.recipes.cifar10 import cifar10, cifar10_fast
 from comatch.recipes.digits import digits
 from comatch.recipes.folder import folder, folder_gpu
 from comatch.recipes.imagenet import imagenet_1pct, imagenet_10pct, tiny_imagenet
@@ -16,6 +16,7 @@ from comatch.recipes.stl10 import stl10
 RECIPES: dict[str, Callable[[str], Recipe]] = {
     "digits": digits,
     "cifar10": cifar10,
+    "cifar10-fast": cifar10_fast,
     "stl10": stl10,
     "folder": folder,
     "folder-gpu": folder_gpu,
