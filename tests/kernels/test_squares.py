@@ -13,8 +13,9 @@ from comatch.kernels import squares
 SHAPES = [(40, 30), (20, 91), (8, 8), (60, 7)]
 
 
-@pytest.mark.parametrize("by_pixel", [True, False])
-@pytest.mark.parametrize(("side", "place"), [(8, 0.3), (8, 1.0), (20, 0.0)])
+@pytest.mark.parametrize(
+    ("side", "place", "by_pixel"), [(8, 0.3, True), (8, 1.0, False), (20, 0.0, True)]
+)
 def test_squares_are_those_of_pillow(device, side, place, by_pixel, monkeypatch):
     """Whether colours come pixel by pixel, as Pillow has them, or one after the other."""
     monkeypatch.setattr(squares, "LINE", 16)  # a line of the larger one takes two programs

@@ -87,7 +87,7 @@ class Reader:
 
     def __init__(self, side: int, device: torch.device, workers: int | None = None) -> None:
         self.side, self.device = side, device
-        gpu = device.type == "cuda" and squares_there(device)
+        gpu = device.type == "cuda" and squares_there(side, device)
         self.decode = gpu_decoder(device) if gpu else None
         ways: list[Form] = ["jpeg", "whole"] if self.decode else ["whole"] if gpu else ["square"]
         self.faster = Faster(ways)
@@ -266,12 +266,12 @@ def pinned(values: Tensor, device: torch.device) -> Tensor:
 # ------------------------------------------------------------------------------ on the GPU
 
 
-def squares_there(device: torch.device) -> bool:
+def squares_there(side: int, device: torch.device) -> bool:
     """Whether the GPU squares pictures itself. Trying it compiles the kernel before time counts."""
     try:
         from comatch.kernels import squares
 
-        tiny = torch.zeros(1, 3, 2, 2, dtype=torch.uint8, device=device)
+        tiny = torch.zeros(1, 3, side, side, dtype=torch.uint8, device=device)
         squares.fit([tiny[0]], [0.5], tiny, [0])
         return True
     except (ImportError, RuntimeError) as error:

@@ -23,18 +23,18 @@ def _weight(pixel, centre, radius):
 
 
 @triton.jit
-def _fit(addresses, rows, planes, lines, pixels, facts, squares, side, LINE: tl.constexpr):
+def _fit(whence, facts, squares, side, LINE: tl.constexpr):
     n, colour, y = tl.program_id(0), tl.program_id(1) // side, tl.program_id(1) % side
     x = tl.program_id(2) * LINE + tl.arange(0, LINE)
-    fact = facts + n * 5
+    fact, layout = facts + n * 5, whence + n * 5
     tall, wide = tl.load(fact).to(tl.int32), tl.load(fact + 1).to(tl.int32)
-    down_one, across_one = tl.load(lines + n), tl.load(pixels + n)  # distances
+    next_row, next_pixel = tl.load(layout + 3), tl.load(layout + 4)  # distances
     scale = tl.load(fact + 4)
     radius = tl.maximum(scale, 1.0)
     down = tl.load(fact + 2) + (y + 0.5) * scale
     across = tl.load(fact + 3) + (x + 0.5) * scale
     left = tl.floor(across - radius).to(tl.int32)
-    plane = tl.load(addresses + n).to(tl.pointer_type(tl.uint8)) + colour * tl.load(planes + n)
+    plane = tl.load(layout).to(tl.pointer_type(tl.uint8)) + colour * tl.load(layout + 2)
 
     above = tl.zeros([LINE], tl.float32)
     below = 0.0
@@ -47,12 +47,12 @@ def _fit(addresses, rows, planes, lines, pixels, facts, squares, side, LINE: tl.
             column = left + step
             there = (column >= 0) & (column < wide) & (x < side)
             weight = tl.where(there, _weight(column, across, radius), 0.0)
-            value += weight * tl.load(plane + row * down_one + column * across_one, there, 0)
+            value += weight * tl.load(plane + row * next_row + column * next_pixel, there, 0)
             whole += weight
         weight_of_row = _weight(row, down, radius)
         above += weight_of_row * tl.floor(value / tl.maximum(whole, 1e-6) + 0.5)
         below += weight_of_row
-    line = (tl.load(rows + n) * 3 + colour) * side + y
+    line = (tl.load(layout + 1) * 3 + colour) * side + y
     tl.store(squares + line * side + x, tl.floor(above / below + 0.5).to(tl.uint8), x < side)
 
 
@@ -74,5 +74,4 @@ def fit(
         for picture, row in zip(pictures, rows, strict=True)
     ]
     grid = (len(pictures), 3 * side, triton.cdiv(side, LINE))
-    columns = torch.tensor(whence).T.contiguous().to(device)  # [5, n]
-    _fit[grid](*columns, facts.to(device), squares, side, LINE)
+    _fit[grid](torch.tensor(whence).to(device), facts.to(device), squares, side, LINE)

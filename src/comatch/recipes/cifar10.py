@@ -36,7 +36,7 @@ def cifar10(method: str) -> Recipe:
 
 
 def cifar10_fast(method: str) -> Recipe:
-    """CIFAR-10 for one H200 and ten minutes: Muon, 56,000 steps; docs/fast.md says how it was found.
+    """CIFAR-10 for one H200 and ten minutes: Muon, 56,000 steps; unfinished, see docs/fast.md.
 
     Command   comatch train cifar10 --recipe cifar10-fast --labels 40 --data-dir DIR --seed 0
     Cost      8.7 ms a step, which is 8 minutes, and up to 75 s before the first one
