@@ -98,9 +98,9 @@ class Reader:
         # Torchvision takes memory of the current stream and writes to it on a stream of its own. So
         # that stream runs nothing else: its memory is really free when it is taken.
         self.decoding: Stream | None = None
+        self.pinned = device.type == "cuda" and pin(self.cells)
         streams: list[Stream | None] = [None] * LANES
         if device.type == "cuda":
-            pin(self.cells)
             self.decoding = torch.cuda.Stream(device)
             streams = [torch.cuda.Stream(device, priority=-1) for _ in range(LANES)]
         parts = [range(i * CHUNK, (i + 1) * CHUNK) for i in range(LANES)]
@@ -125,8 +125,9 @@ class Reader:
         """Gives up what was submitted; if asked to, waits until the threads have ended."""
         self.threads.shutdown(wait, cancel_futures=True)
         self.workers.close()
-        if wait and self.device.type == "cuda":  # otherwise a thread may still be copying
+        if wait and self.pinned:  # otherwise a thread may still be copying
             unpin(self.cells)
+            self.pinned = False
 
     def __enter__(self) -> "Reader":
         return self
@@ -280,17 +281,13 @@ def squares_there(side: int, device: torch.device) -> bool:
         return False
 
 
-def pin(memory: Tensor) -> None:
-    """Makes this a part of the memory that a GPU fetches from by itself; else it is slower."""
-    from torch.cuda import cudart
-
-    cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+def pin(memory: Tensor) -> bool:
+    """Makes this memory that a GPU can fetch from by itself; if that cannot be, it is slower."""
+    return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) == 0
 
 
 def unpin(memory: Tensor) -> None:
-    from torch.cuda import cudart
-
-    cudart().cudaHostUnregister(memory.data_ptr())
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
 
 def gpu_decoder(device: torch.device) -> Callable[[list[Tensor]], list[Tensor]] | None:
