@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import warnings
@@ -33,10 +32,10 @@ def environment(**more):
 
 def by_hand(*words, cwd, ranks=2):
     """Starts ranks without torchrun: exit code and complaints of each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    told = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # They meet at a port that is ours already: one that only was free might be taken by then.
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    told["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), *map(str, words)],
