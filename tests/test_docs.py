@@ -98,6 +98,24 @@ def test_figures_of_streaming_are_those_that_were_measured():
     assert f"{record['pictures']['ratio']:.2f} times what a plain DataLoader does" in told
 
 
+def test_figures_of_tuning_are_those_that_were_measured():
+    """What Muon's pseudo-labels and SGD's were after 1,000 steps."""
+
+    def early(name):
+        file = DOCS.parent / "results" / "cifar10-fast-tuning" / f"{name}-seed100" / "metrics.jsonl"
+        lines = (json.loads(line) for line in file.read_text().splitlines())
+        (line,) = (one for one in lines if one["kind"] == "train" and one["step"] == 1000)
+        return [f"{100 * line[key]:.0f}" for key in ("confident", "pseudo_accuracy")]
+
+    muon = [early(name) for name in ("muon", "muon-decay", "muon-hot")]
+    (low, high), (worse, better) = ((min(part), max(part)) for part in zip(*muon, strict=True))
+    confident, right = early("sgd")
+    told = " ".join((DOCS / "fast.md").read_text().split())
+    assert f"{low} to {high} % of its pseudo-labels were confident" in told
+    assert f"{worse} to {better} % of those right" in told
+    assert f"where SGD had {confident} % and {right} %" in told
+
+
 @pytest.mark.parametrize("name", methods.METHODS)
 def test_every_method_has_its_page(name):
     """With its first line, its settings as they are, and every figure that it logs."""

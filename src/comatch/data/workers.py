@@ -195,7 +195,7 @@ def find(wanted: Wanted, cell: memoryview, side: int, form: Form) -> Answer:
         pixels = read_picture(path, side, wanted.place) if whole is None else whole
     except PictureError as error:
         return Answer(0, "square", why=str(error))
-    cell[: pixels.nbytes] = pixels.tobytes()
+    cell[: pixels.nbytes] = pixels.reshape(-1).data
     if whole is None:
         return Answer(pixels.nbytes, "square")
     return Answer(whole.nbytes, "whole", whole.shape[:2])

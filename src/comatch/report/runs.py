@@ -106,9 +106,13 @@ INCIDENTAL = (
 
 def essence(recipe: Recipe) -> dict[str, Any]:
     """The settings that two runs share if they differ in nothing but chance."""
-    plain = to_json(recipe)
-    own = plain.pop("method")
-    together = {"method": own.pop("name"), **plain, **own}
+    return essence_of_json(to_json(recipe))
+
+
+def essence_of_json(plain: dict[str, Any]) -> dict[str, Any]:
+    """The same from a recipe as it was written down, with what this version may no longer have."""
+    own = plain["method"]
+    together = {**plain, **own, "method": own["name"]}
     return {key: value for key, value in together.items() if key not in INCIDENTAL}
 
 

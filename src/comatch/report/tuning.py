@@ -24,17 +24,10 @@ def table(paths: Sequence[Path]) -> list[list[str]]:
     """A head, and a line for each configuration in the order in which they first appear."""
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        groups[json.dumps(settings(path))].append(path)
+        settings = runs.essence_of_json(read_json(RunFolder(path).config)["recipe"])
+        groups[json.dumps(settings)].append(path)
     first, *_ = (json.loads(key) for key in groups)
     return [list(HEAD), *(line(first, json.loads(k), group) for k, group in groups.items())]
-
-
-def settings(path: Path) -> dict[str, Any]:
-    """As the run was given them, also those that the program no longer has."""
-    recipe = read_json(RunFolder(path).config)["recipe"]
-    method = dict(recipe["method"])
-    flat = {**recipe, **method, "method": method["name"]}
-    return {key: value for key, value in flat.items() if key not in runs.INCIDENTAL}
 
 
 def line(first: dict[str, Any], mine: dict[str, Any], group: Sequence[Path]) -> list[str]:
