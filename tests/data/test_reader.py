@@ -7,7 +7,7 @@ from PIL import Image
 
 from comatch.data import reader as module
 from comatch.data.picture import read_picture, square
-from comatch.data.reader import Faster, Reader, gpu_decoder
+from comatch.data.reader import Faster, Reader, gpu_decoder, pin
 from comatch.errors import UserError
 from comatch.types import Files
 from helpers import photograph
@@ -189,6 +189,51 @@ def test_the_faster_way_is_taken_and_the_other_tried_again():
 def test_no_decoder_is_told_once_and_no_end():
     with pytest.warns(UserWarning, match="decoded on the CPU: the GPU's decoder cannot be used"):
         assert gpu_decoder(torch.device("cuda")) is None
+
+
+class Driver:
+    """What of CUDA pins memory, and remembers what is pinned."""
+
+    def __init__(self):
+        self.pinned = set()
+
+    def cudaHostRegister(self, address, size, flags):  # noqa: N802
+        again = address in self.pinned
+        self.pinned.add(address)
+        return int(again)
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        self.pinned.remove(address)
+
+
+class Owner:
+    pass
+
+
+def test_memory_is_pinned_until_its_owner_is_gone_or_closed(monkeypatch):
+    driver, memory = Driver(), torch.zeros(8, dtype=torch.uint8)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    first, second = Owner(), Owner()
+    undo = pin(first, memory, CPU)
+    assert driver.pinned == {memory.data_ptr()}
+    assert pin(second, memory, CPU) is None, "it is slower then, but no error"
+    undo()
+    undo()
+    assert not driver.pinned
+    assert pin(second, memory, CPU)
+    del second
+    assert not driver.pinned
+
+
+@pytest.mark.cuda
+def test_readers_that_are_dropped_leave_the_gpu_in_order(files):
+    for _ in range(3):  # their memory likely comes to lie where that of the one before was
+        reader = Reader(16, torch.device("cuda"), 1)
+        assert reader.unpin
+        reader.submit(files, range(8), [0.5] * 8).result()
+        reader.close()
+        del reader
+        assert torch.zeros(1, device="cuda").item() == 0
 
 
 @pytest.mark.cuda

@@ -18,10 +18,11 @@ import itertools
 import os
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 import torch
@@ -98,7 +99,7 @@ class Reader:
         # Torchvision takes memory of the current stream and writes to it on a stream of its own. So
         # that stream runs nothing else: its memory is really free when it is taken.
         self.decoding: Stream | None = None
-        self.pinned = device.type == "cuda" and pin(self.cells)
+        self.unpin = pin(self, self.cells, device) if device.type == "cuda" else None
         streams: list[Stream | None] = [None] * LANES
         if device.type == "cuda":
             self.decoding = torch.cuda.Stream(device)
@@ -125,9 +126,8 @@ class Reader:
         """Gives up what was submitted; if asked to, waits until the threads have ended."""
         self.threads.shutdown(wait, cancel_futures=True)
         self.workers.close()
-        if wait and self.pinned:  # otherwise a thread may still be copying
-            unpin(self.cells)
-            self.pinned = False
+        if wait and self.unpin:  # otherwise a thread may still be copying
+            self.unpin()
 
     def __enter__(self) -> "Reader":
         return self
@@ -281,13 +281,20 @@ def squares_there(side: int, device: torch.device) -> bool:
         return False
 
 
-def pin(memory: Tensor) -> bool:
-    """Makes this memory that a GPU can fetch from by itself; if that cannot be, it is slower."""
-    return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) == 0
+def pin(owner: object, memory: Tensor, device: torch.device) -> Callable[[], object] | None:
+    """Makes this memory that a GPU can fetch from by itself, until its owner is gone or we undo it.
 
-
-def unpin(memory: Tensor) -> None:
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+    If that cannot be, fetching is slower. Memory that is given back while it is still pinned makes
+    a later one at the same place fail; so it is kept until then.
+    """
+    cuda = torch.cuda.cudart()
+    if int(cuda.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) != 0:
+        with suppress(RuntimeError):  # CUDA tells it once more, to whoever asks for something next
+            torch.zeros((), device=device)
+        return None
+    undo = weakref.finalize(owner, lambda: cuda.cudaHostUnregister(memory.data_ptr()))
+    undo.atexit = False  # the driver may be gone by then
+    return undo
 
 
 def gpu_decoder(device: torch.device) -> Callable[[list[Tensor]], list[Tensor]] | None:
