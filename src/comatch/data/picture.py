@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # others have no business behind these
 
@@ -31,7 +31,7 @@ def read_whole(path: Path, size: int, room: int) -> np.ndarray | None:  # [H, W,
     with _opened(path, size) as image:
         if 3 * image.width * image.height > room:
             return None
-        return np.asarray(_rgb(ImageOps.exif_transpose(image)))
+        return np.asarray(_rgb(_upright(image)))
 
 
 @contextmanager
@@ -59,10 +59,16 @@ def square(image: Image.Image, size: int, place: float = 0.5) -> np.ndarray:  # 
 
     Or another part of it: 0 is its beginning, 1 its end.
     """
-    image = _rgb(ImageOps.exif_transpose(image))
+    image = _rgb(_upright(image))
     centre = (place, place)
     image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, centering=centre)
     return np.ascontiguousarray(np.array(image).transpose(2, 0, 1))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    image.load()  # some formats tell it at their end
+    turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+    return ImageOps.exif_transpose(image) if turned else image  # which always copies
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -72,7 +78,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

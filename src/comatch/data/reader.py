@@ -80,7 +80,8 @@ class Faster:
 
     def note(self, way: Form, pictures: int, seconds: float) -> None:
         now = seconds / max(1, pictures)
-        self.seconds[way] = (self.seconds.get(way, now) + now) / 2
+        before = self.seconds.get(way, now)
+        self.seconds[way] = min(now, (before + now) / 2)  # slow may be chance, fast is not
 
 
 class Reader:

@@ -24,6 +24,9 @@ from comatch import launch
 from comatch.errors import UserError
 
 ASKED_AT_ONCE = 16  # pictures
+# By default the C library gives the memory of each picture back, and asking for it again can take
+# longer than decoding.
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": f"{2**26}", "MALLOC_TRIM_THRESHOLD_": f"{2**28}"}
 
 Form = Literal["square", "whole", "jpeg"]  # of a picture: how much of the work is done already
 Item = TypeVar("Item")
@@ -58,6 +61,7 @@ class Workers:
                 "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
+                **KEEPING,
             }
             work = f"from comatch.data import workers; workers.main({file.fileno()}, {size})"
             self.processes = [
