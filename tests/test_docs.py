@@ -99,21 +99,34 @@ def test_figures_of_streaming_are_those_that_were_measured():
 
 
 def test_figures_of_tuning_are_those_that_were_measured():
-    """What Muon's pseudo-labels and SGD's were after 1,000 steps."""
+    """What pseudo-labels and losses were on the way, for Muon and for SGD."""
+
+    def lines(name, first, last):
+        file = DOCS.parent / "results" / "cifar10-fast-tuning" / name / "metrics.jsonl"
+        every = (json.loads(line) for line in file.read_text().splitlines())
+        return [one for one in every if one["kind"] == "train" and first < one["step"] <= last]
 
     def early(name):
-        file = DOCS.parent / "results" / "cifar10-fast-tuning" / f"{name}-seed100" / "metrics.jsonl"
-        lines = (json.loads(line) for line in file.read_text().splitlines())
-        (line,) = (one for one in lines if one["kind"] == "train" and one["step"] == 1000)
+        (line,) = lines(f"{name}-seed100", 950, 1000)
         return [f"{100 * line[key]:.0f}" for key in ("confident", "pseudo_accuracy")]
+
+    def right(name, first, last):
+        learned = [(o["confident"], o["pseudo_accuracy"]) for o in lines(name, first, last)]
+        return f"{100 * sum(n * p for n, p in learned) / sum(n for n, _ in learned):.0f}"
 
     muon = [early(name) for name in ("muon", "muon-decay", "muon-hot")]
     (low, high), (worse, better) = ((min(part), max(part)) for part in zip(*muon, strict=True))
-    confident, right = early("sgd")
     told = " ".join((DOCS / "fast.md").read_text().split())
     assert f"{low} to {high} % of its pseudo-labels were confident" in told
     assert f"{worse} to {better} % of those right" in told
-    assert f"where SGD had {confident} % and {right} %" in told
+    assert "where SGD had {} % and {} %".format(*early("sgd")) in told
+    long, short = "muon-hot-32k-seed101", "muon-hot-seed101"
+    assert f"{right(long, 0, 2000)} % were right in the first 2,000 steps" in told
+    assert f"steps and {right(long, 2000, 4000)} % in the next 2,000" in told
+    assert f"it was {right(short, 0, 2000)} % and {right(short, 2000, 4000)} %" in told
+    assert f"their loss is {lines(long, 1950, 2000)[0]['loss_x']:.3f} after 2,000 steps" in told
+    mended = right("muon-hot-32k-seed100", 8000, 20_000)
+    assert f"{mended} % of them are right from step 8,000 to 20,000" in told
 
 
 @pytest.mark.parametrize("name", methods.METHODS)

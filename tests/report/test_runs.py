@@ -71,15 +71,15 @@ def tried(path, seed, validation, right=0.9, steps=100, **settings):
 def test_settings_that_were_tried(tmp_path):
     paths = [
         tried(tmp_path / "a", 100, 0.8),
-        tried(tmp_path / "b", 100, 0.7, lr=0.2, alpha=0.8, gone=1),
-        tried(tmp_path / "c", 101, 0.9, 0.7),
+        tried(tmp_path / "b", 100, 0.7, lr=0.2, alpha=0.8, weak_gradient=False),
+        tried(tmp_path / "c", 101, 0.9, 0.7, weak_gradient=True, muon_lr=0.02),  # changes nothing
         tried(tmp_path / "d", 100, 0.6, steps=50),
     ]
     head, first, second, short = tuning.table(paths)
     assert head == list(tuning.HEAD)
     assert first[:3] == ["the first", "100", "85.00 ± 7.07"]
     assert first[3:] == ["50.00 ± 0.00", "80.00 ± 14.14", "100, 101", "0123456"]
-    assert second[:3] == ["lr=0.2, alpha=0.8", "100", "70.00"]  # the first never knew "gone"
+    assert second[:3] == ["lr=0.2, alpha=0.8, weak_gradient=False", "100", "70.00"]
     assert short[:3] == ["the first", "50", "60.00"]
 
 

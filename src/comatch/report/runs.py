@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comatch.config import Recipe, read_json, to_json
+from comatch import methods
+from comatch.config import RETIRED, Recipe, read_json, to_json
 from comatch.errors import UserError
 from comatch.training.folder import RunFolder
 
@@ -110,10 +111,19 @@ def essence(recipe: Recipe) -> dict[str, Any]:
 
 
 def essence_of_json(plain: dict[str, Any]) -> dict[str, Any]:
-    """The same from a recipe as it was written down, with what this version may no longer have."""
+    """The same from a recipe as it was written down, by this version or by an older one.
+
+    What came later has the value that changes nothing. What is gone is left out, if it had the
+    value that is left; another one stays, for that run was another.
+    """
     own = plain["method"]
-    together = {**plain, **own, "method": own["name"]}
-    return {key: value for key, value in together.items() if key not in INCIDENTAL}
+    today = to_json(Recipe(method=methods.config(own["name"])))
+    together = {**today, **today["method"], **plain, **own, "method": own["name"]}
+    return {
+        key: value
+        for key, value in together.items()
+        if key not in INCIDENTAL and not (key in RETIRED and value == RETIRED[key])
+    }
 
 
 def find(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from comatch.config import read_json
+from comatch.config import RETIRED, read_json
 from comatch.errors import UserError
 from comatch.report import curves, runs
 from comatch.training.folder import RunFolder
@@ -37,7 +37,8 @@ def line(first: dict[str, Any], mine: dict[str, Any], group: Sequence[Path]) -> 
         if "validation_top1" not in summary:
             raise UserError(f"{path} held no pictures back: train with --set validation=NUMBER")
     row = runs.summarise(list(zip(summaries, folders, strict=True)))
-    unlike = [k for k in mine if k != "steps" and k in first and mine[k] != first[k]]
+    usual = {**RETIRED, **first}
+    unlike = [k for k in mine if k != "steps" and mine[k] != usual.get(k)]
     ends = [at_the_end(path) for path in group]
     return [
         ", ".join(f"{key}={curves.shown(mine[key])}" for key in unlike) or "the first",
