@@ -11,7 +11,7 @@ from comatch.report import runs, tuning
 
 def folder(path, seed, top1, lr=0.1, **summary):
     path.mkdir()
-    recipe = {"seed": seed, "lr": lr}
+    recipe = {"seed": seed, "lr": lr, "method": {"name": "comatch"}}
     session = {"git": "0123456789", "device": "cpu"}
     values = {"data": "digits", "method": "comatch", "labels": 40, "steps": 100, "seconds": 10.0}
     summary = {**values, "seed": seed, "top1": top1, **summary}

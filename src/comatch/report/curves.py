@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from comatch.config import read_json
 from comatch.errors import UserError
 from comatch.report import runs
 from comatch.training.folder import RunFolder
@@ -48,11 +49,11 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     groups: dict[str, list[tuple[int, dict[str, dict[int, float]]]]] = defaultdict(list)
     settings: dict[str, dict[str, Any]] = {}
     for path in dict.fromkeys(found for given in paths for found in folders(given)):
-        recipe = RunFolder(path).recipe()
-        essence = runs.essence(recipe)
+        recipe = read_json(RunFolder(path).config)["recipe"]
+        essence = runs.essence_of_json(recipe)
         key = json.dumps(essence)
         settings[key] = essence
-        groups[key].append((recipe.seed, measures(path)))
+        groups[key].append((recipe["seed"], measures(path)))
     names = labels(list(settings.values()))
     found = [curve(name, group) for name, group in zip(names, groups.values(), strict=True)]
     return found if same_seeds(found) else [named_with_seeds(one) for one in found]

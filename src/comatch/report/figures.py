@@ -5,6 +5,7 @@ dashes change. Nothing depends on a screen, and the same numbers give the same f
 """
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +61,12 @@ def curves(found: Sequence[Curve]) -> Figure:
     thousands = last >= 2000
     measured = [measure for measure in TITLES if any(measure in one.lines for one in found)]
     width = 11 * len(measured) / len(TITLES)
-    names = [curve.label for curve in found]
-    columns = max(1, min(len(names), int(11 * width) // (max(map(len, names)) + 6)))
-    legend_lines = -(-len(names) // columns) + 1
+    letters, handle = int(11 * width), 6  # of a line of the legend, and what its dash takes
+    names = [textwrap.fill(curve.label, letters - handle) for curve in found]
+    widest = max(len(part) for name in names for part in name.splitlines())
+    columns = max(1, min(len(names), letters // (widest + handle)))
+    broken = sum(name.count("\n") for name in names)
+    legend_lines = -(-len(names) // columns) + broken + 1
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, 3.4 + 0.22 * legend_lines), layout="constrained")
         panels = figure.subplots(1, len(measured), sharex=True, squeeze=False)[0]

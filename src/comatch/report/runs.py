@@ -143,8 +143,7 @@ def rows(paths: Sequence[Path]) -> list[Row]:
         summary = read_json(folder.summary)
         if "top1" not in summary:
             raise UserError(f"{path} was not tested: its data has no test part")
-        settings = dict(read_json(folder.config)["recipe"])
-        del settings["seed"]
+        settings = essence_of_json(read_json(folder.config)["recipe"])
         groups[str(settings)].append((summary, folder))
     return [summarise(group) for group in groups.values()]
 
