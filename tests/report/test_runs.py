@@ -41,6 +41,18 @@ def test_other_settings_are_another_row(tmp_path):
     assert [row.seeds for row in runs.rows(paths)] == [[0], [1]]
 
 
+def test_runs_of_several_versions_share_a_row(tmp_path):
+    """What came later or is gone since tells no run from another, unless it changed it."""
+    changes = [{}, {"warmup": 0.0}, {"weak_gradient": True}, {"weak_gradient": False}]
+    changes.append({"precision": "fp32"})
+    for seed, change in enumerate(changes):
+        config = folder(tmp_path / str(seed), seed, 0.5) / "config.json"
+        recipe = json.loads(config.read_text())["recipe"]
+        config.write_text(json.dumps({"recipe": recipe | change}))
+    rows = runs.rows(sorted(tmp_path.iterdir()))
+    assert [row.seeds for row in rows] == [[0, 1, 2], [3], [4]]
+
+
 def test_the_same_seed_twice_is_an_error(tmp_path):
     with pytest.raises(UserError, match="seed 0 occurs twice"):
         runs.rows([folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 0, 0.6)])

@@ -111,7 +111,12 @@ def essence(recipe: Recipe) -> dict[str, Any]:
 
 
 def essence_of_json(plain: dict[str, Any]) -> dict[str, Any]:
-    """The same from a recipe as it was written down, by this version or by an older one.
+    """The same from a recipe as it was written down."""
+    return {k: value for k, value in settings_of_json(plain).items() if k not in INCIDENTAL}
+
+
+def settings_of_json(plain: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a recipe that was written down by this version or by an older one.
 
     What came later has the value that changes nothing. What is gone is left out, if it had the
     value that is left; another one stays, for that run was another.
@@ -119,11 +124,7 @@ def essence_of_json(plain: dict[str, Any]) -> dict[str, Any]:
     own = plain["method"]
     today = to_json(Recipe(method=methods.config(own["name"])))
     together = {**today, **today["method"], **plain, **own, "method": own["name"]}
-    return {
-        key: value
-        for key, value in together.items()
-        if key not in INCIDENTAL and not (key in RETIRED and value == RETIRED[key])
-    }
+    return {k: v for k, v in together.items() if k not in RETIRED or v != RETIRED[k]}
 
 
 def find(path: Path) -> list[Path]:
@@ -143,7 +144,8 @@ def rows(paths: Sequence[Path]) -> list[Row]:
         summary = read_json(folder.summary)
         if "top1" not in summary:
             raise UserError(f"{path} was not tested: its data has no test part")
-        settings = essence_of_json(read_json(folder.config)["recipe"])
+        settings = settings_of_json(read_json(folder.config)["recipe"])
+        del settings["seed"]
         groups[str(settings)].append((summary, folder))
     return [summarise(group) for group in groups.values()]
 
