@@ -86,6 +86,8 @@ def test_a_share_that_a_class_does_not_have():
 def test_a_list_is_named():
     split = splits.make(dataset(), Recipe(labels_file="lists/1percent.txt"))
     assert split.origin == "all 36 labels of 1percent.txt"
+    split = splits.make(dataset(), Recipe(labels_file="lists/1percent.txt", labels=6))
+    assert split.origin == "2 a class of 1percent.txt, by seed"
 
 
 def test_files_have_a_fingerprint(tmp_path):

@@ -88,9 +88,9 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
             if len(rows) < (each or 1):
                 raise UserError(_too_few(dataset.classes[c], len(rows), each, len(by_class)))
         labelled = [row for rows in by_class for row in sorted(rows[:each].tolist())]
-        origin = f"{each} a class{how}, by seed"
+        listed = f" of {Path(recipe.labels_file).name}" if recipe.labels_file else ""
+        origin = f"{each} a class{how}{listed}, by seed"
         if each is None:
-            listed = f" of {Path(recipe.labels_file).name}" if recipe.labels_file else ""
             origin = f"all {len(labelled)} labels{listed}"
     return _finish(dataset, recipe, labelled, validation, origin)
 
