@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from comatch.errors import UserError
-from comatch.report import runs, tuning
+from comatch.report import curves, runs, tuning
 
 
 def folder(path, seed, top1, lr=0.1, **summary):
@@ -56,6 +56,15 @@ def test_runs_of_several_versions_share_a_row(tmp_path):
 def test_the_same_seed_twice_is_an_error(tmp_path):
     with pytest.raises(UserError, match="seed 0 occurs twice"):
         runs.rows([folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 0, 0.6)])
+
+
+@pytest.mark.parametrize("config", ["{}", "[]", '{"recipe": {"seed": 0}}'])
+def test_a_config_that_is_none(tmp_path, config):
+    path = folder(tmp_path / "a", 0, 0.5)
+    (path / "config.json").write_text(config)
+    for read in (runs.rows, tuning.table, curves.read):
+        with pytest.raises(UserError, match="not the configuration of a run"):
+            read([path])
 
 
 def test_a_folder_that_is_no_run(tmp_path):

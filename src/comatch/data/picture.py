@@ -67,8 +67,12 @@ def square(image: Image.Image, size: int, place: float = 0.5) -> np.ndarray:  # 
 
 def _upright(image: Image.Image) -> Image.Image:
     image.load()  # some formats tell it at their end
-    turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-    return ImageOps.exif_transpose(image) if turned else image  # which always copies
+    return ImageOps.exif_transpose(image) if turned(image) else image  # which always copies
+
+
+def turned(image: Image.Image) -> bool:
+    """Whether its EXIF says that it does not stand upright."""
+    return bool(image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -229,6 +229,8 @@ def read_jpeg(path: str, cell: memoryview) -> int:
 def turned(path: str) -> bool:
     from PIL import Image
 
+    from comatch.data import picture
+
     with suppress(Exception), Image.open(path, formats=["JPEG"]) as image:
-        return bool(image.getexif().get(0x0112, 1) != 1)
+        return picture.turned(image)
     return True

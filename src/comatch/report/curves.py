@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from comatch.config import read_json
 from comatch.errors import UserError
 from comatch.report import runs
 from comatch.training.folder import RunFolder
@@ -49,7 +48,7 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     groups: dict[str, list[tuple[int, dict[str, dict[int, float]]]]] = defaultdict(list)
     settings: dict[str, dict[str, Any]] = {}
     for path in dict.fromkeys(found for given in paths for found in folders(given)):
-        recipe = read_json(RunFolder(path).config)["recipe"]
+        recipe = RunFolder(path).written()
         essence = runs.essence_of_json(recipe)
         key = json.dumps(essence)
         settings[key] = essence

@@ -144,7 +144,7 @@ def rows(paths: Sequence[Path]) -> list[Row]:
         summary = read_json(folder.summary)
         if "top1" not in summary:
             raise UserError(f"{path} was not tested: its data has no test part")
-        settings = settings_of_json(read_json(folder.config)["recipe"])
+        settings = settings_of_json(folder.written())
         del settings["seed"]
         groups[str(settings)].append((summary, folder))
     return [summarise(group) for group in groups.values()]

@@ -24,7 +24,7 @@ def table(paths: Sequence[Path]) -> list[list[str]]:
     """A head, and a line for each configuration in the order in which they first appear."""
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        settings = runs.essence_of_json(read_json(RunFolder(path).config)["recipe"])
+        settings = runs.essence_of_json(RunFolder(path).written())
         groups[json.dumps(settings)].append(path)
     first, *_ = (json.loads(key) for key in groups)
     return [list(HEAD), *(line(first, json.loads(k), group) for k, group in groups.items())]

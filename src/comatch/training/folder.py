@@ -9,6 +9,8 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +62,20 @@ class RunFolder:
         checkpoint.write_json(self.split, split)
 
     def recipe(self) -> Recipe:
-        written = read_json(self.config)
+        with self._of_a_run():
+            return from_json(self.written(), methods.CONFIGS)
+
+    def written(self) -> dict[str, Any]:
+        """The recipe as it was written down, perhaps by an older version."""
+        with self._of_a_run():
+            recipe: dict[str, Any] = read_json(self.config)["recipe"]
+            _ = recipe["seed"], recipe["method"]["name"]
+            return recipe
+
+    @contextmanager
+    def _of_a_run(self) -> Iterator[None]:
         try:
-            return from_json(written["recipe"], methods.CONFIGS)
+            yield
         except (KeyError, TypeError):
             raise UserError(f"{self.config} is not the configuration of a run") from None
 
