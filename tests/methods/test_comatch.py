@@ -90,6 +90,21 @@ class Twin:
         powers = [value ** (1 / self.c.sharpen) for value in row.tolist()]
         return torch.tensor([power / sum(powers) for power in powers], dtype=torch.float64)
 
+    def contrast(self, q, zs, zc, edge_threshold):
+        c, m = self.c, len(q)
+        loss = torch.zeros((), dtype=torch.float64)
+        for b in range(m):
+            wq, wz = [], []
+            for j in range(m):
+                similarity = float(q[b] @ q[j])
+                edge = 1.0 if b == j else similarity * (similarity >= edge_threshold)
+                wq.append(edge)
+                other = zc[j] if b == j or c.graph == "authors" else zs[j]
+                wz.append(torch.exp(zs[b] @ other / c.temperature))
+            for j in range(m):
+                loss = loss - wq[j] / sum(wq) * torch.log(wz[j] / sum(wz)) / m
+        return loss
+
     def loss(self, net, batch):
         c = self.c
         out = net(torch.cat([batch.x, *batch.u]))
@@ -117,17 +132,9 @@ class Twin:
         loss_cls = sum(-(self.target(q[b]) * strong[b]).sum() * weights[b] for b in range(m)) / m
         edge_threshold = self.at_step(c.edge_from, c.edge_threshold)
         zs, zc = z[n + m : n + 2 * m], z[n + 2 * m :]
-        loss_ctr = torch.zeros((), dtype=torch.float64)
-        for b in range(m):
-            wq, wz = [], []
-            for j in range(m):
-                similarity = float(q[b] @ q[j])
-                edge = 1.0 if b == j else similarity * (similarity >= edge_threshold)
-                wq.append(edge)
-                other = zc[j] if b == j or c.graph == "authors" else zs[j]
-                wz.append(torch.exp(zs[b] @ other / c.temperature))
-            for j in range(m):
-                loss_ctr = loss_ctr - wq[j] / sum(wq) * torch.log(wz[j] / sum(wz)) / m
+        loss_ctr = self.contrast(q, zs, zc, edge_threshold)
+        if c.symmetric:
+            loss_ctr = (loss_ctr + self.contrast(q, zc, zs, edge_threshold)) / 2
 
         rows = [
             (F.one_hot(y, CLASSES).double(), zi.detach()) for y, zi in zip(batch.y, z, strict=False)
@@ -155,6 +162,8 @@ CURRICULA = {"threshold_from": 0.4, "threshold": 0.6, "edge_from": 0.1, "edge_th
         {"selection": "soft", "selection_decay": 0.3},
         {"sharpen": 0.5},
         {"both_views": True},
+        {"symmetric": True},
+        {"symmetric": True, "graph": "paper"},
         CURRICULA,
         {**CURRICULA, "curriculum": 0.25, "selection": "adaptive", "selection_decay": 0.3},
     ],

@@ -84,6 +84,7 @@ def test_learning_rate_warms_up(tmp_path, tiny):
 LEVERS = {
     "adaptive": {"selection": "adaptive", "threshold_from": 0.5, "edge_from": 0.3},
     "soft": {"selection": "soft", "sharpen": 0.5},
+    "both": {"both_views": True, "symmetric": True},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},
 }

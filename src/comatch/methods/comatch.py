@@ -44,6 +44,7 @@ class CoMatch(Method):
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
         both_views: bool = setting(False, "pseudo-labels are learned in both strong views")
+        symmetric: bool = setting(False, "strong views are contrasted both ways")
         selection: str = setting(
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
         )
@@ -103,10 +104,12 @@ class CoMatch(Method):
             loss_cls = (loss_cls + other) / 2
         # The graph joins the pictures of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
-        loss_ctr = losses.graph_cross_entropy(
-            losses.label_graph(every_q, self.rising(c.edge_from, c.edge_threshold)),
-            losses.embedding_graph(every_z, every_other, c.temperature, c.graph),
-        )
+        joined = losses.label_graph(every_q, self.rising(c.edge_from, c.edge_threshold))
+        across = losses.embedding_graph(every_z, every_other, c.temperature, c.graph)
+        loss_ctr = losses.graph_cross_entropy(joined, across)
+        if c.symmetric:
+            back = losses.embedding_graph(every_other, every_z, c.temperature, c.graph)
+            loss_ctr = (loss_ctr + losses.graph_cross_entropy(joined, back)) / 2
         loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
