@@ -104,18 +104,18 @@ def test_figures_of_streaming_are_those_that_were_measured():
 def test_figures_of_tuning_are_those_that_were_measured():
     """What pseudo-labels and losses were on the way, for Muon and for SGD."""
 
-    def lines(name, first, last):
-        file = DOCS.parent / "results" / "cifar10-fast-tuning" / name / "metrics.jsonl"
+    def lines(name, first, last, kind="train", folder="cifar10-fast-tuning"):
+        file = DOCS.parent / "results" / folder / name / "metrics.jsonl"
         every = (json.loads(line) for line in file.read_text().splitlines())
-        return [one for one in every if one["kind"] == "train" and first < one["step"] <= last]
+        return [one for one in every if one["kind"] == kind and first < one["step"] <= last]
 
     def early(name):
         (line,) = lines(f"{name}-seed100", 950, 1000)
         return [f"{100 * line[key]:.0f}" for key in ("confident", "pseudo_accuracy")]
 
-    def right(name, first, last):
-        learned = [(o["confident"], o["pseudo_accuracy"]) for o in lines(name, first, last)]
-        return f"{100 * sum(n * p for n, p in learned) / sum(n for n, _ in learned):.0f}"
+    def right(name, first, last, digits=0, **more):
+        learned = [(o["confident"], o["pseudo_accuracy"]) for o in lines(name, first, last, **more)]
+        return f"{100 * sum(n * p for n, p in learned) / sum(n for n, _ in learned):.{digits}f}"
 
     muon = [early(name) for name in ("muon", "muon-decay", "muon-hot")]
     (low, high), (worse, better) = ((min(part), max(part)) for part in zip(*muon, strict=True))
@@ -130,6 +130,21 @@ def test_figures_of_tuning_are_those_that_were_measured():
     assert f"their loss is {lines(long, 1950, 2000)[0]['loss_x']:.3f} after 2,000 steps" in told
     mended = right("muon-hot-32k-seed100", 8000, 20_000)
     assert f"{mended} % of them are right from step 8,000 to 20,000" in told
+    apart = [
+        right("comatch-seed0", first, first + 1000, folder="cifar10-fast") for first in (4000, 9000)
+    ]
+    assert (
+        "{} % of the pseudo-labels are right from step 4,000 to 5,000 and {} % from".format(*apart)
+        in told
+    )
+    end = "muon-hot-32k-seed100"
+    before, after = (lines(end, n - 1, n, "eval")[0]["validation_top1"] for n in (24_000, 32_000))
+    assert f"the last 8,000 of 32,000 steps gain {100 * (after - before):.2f} points" in told
+    windows = [(23_000, 24_000), (31_000, 32_000)]
+    shares = [[line["confident"] for line in lines(end, *window)] for window in windows]
+    share = [f"{100 * sum(values) / len(values):.0f}" for values in shares]
+    assert "are learned ({} %, then {} %)".format(*share) in told
+    assert "right ({} %, then {} %)".format(*(right(end, *w, digits=1) for w in windows)) in told
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
