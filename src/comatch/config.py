@@ -231,7 +231,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of a run folder, or one line saying what is the matter with it."""
     try:
         return typing.cast(dict[str, Any], json.loads(path.read_text()))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None

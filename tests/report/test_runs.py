@@ -119,3 +119,31 @@ def test_tuning_asks_for_validation_pictures(tmp_path):
     (path / "summary.json").write_text((tmp_path / "b" / "summary.json").read_text())
     with pytest.raises(UserError, match="--set validation=NUMBER"):
         tuning.table([path])
+
+
+def test_a_folder_of_runs_is_reported_without_those_that_still_train(tmp_path, cli):
+    for seed in range(3):
+        folder(tmp_path / str(seed), seed, 0.5)
+    (tmp_path / "2" / "summary.json").unlink()
+    code, out, err = cli("report", "--markdown", tmp_path, tmp_path / "0")
+    assert code == 0, err
+    assert "50.00 ± 0.00 (n=2)" in out
+    assert "1 of 3 runs left out, not finished" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("half", "has not finished: train with --resume"),
+        ("file", "is not a run folder"),
+        ("empty", "is not a run folder, and there is none below it"),
+        ("nowhere", "there is no folder"),
+    ],
+)
+def test_what_cannot_be_reported(tmp_path, cli, name, said):
+    (folder(tmp_path / "half", 0, 0.5) / "summary.json").unlink()
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    code, _, err = cli("report", tmp_path / name)
+    assert code == 2
+    assert said in " ".join(err.split())

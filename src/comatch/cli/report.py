@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out
+from comatch.cli.console import out, tell_remarks
 
 
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs, or files of bench --json."),
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs, folders of those, or files of bench --json."
+        ),
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
     tuning: Annotated[
@@ -29,7 +31,9 @@ def report(
     measured = [benchmarks.read(path) for path in runs if path.suffix == ".json"]
     for record in measured:
         print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
-    folders = list(dict.fromkeys(path for path in runs if path.suffix != ".json"))
+    given = reader.every(path for path in runs if path.suffix != ".json")
+    folders, remarks = reader.finished(given)
+    tell_remarks(remarks)
     if tuning and folders:
         lines = tried.table(folders)
         print(reader.ruled(lines)) if markdown else out.print(tables.tuning(lines))

@@ -47,7 +47,7 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     """A curve for each setting among these run folders, or those below these folders."""
     groups: dict[str, list[tuple[int, dict[str, dict[int, float]]]]] = defaultdict(list)
     settings: dict[str, dict[str, Any]] = {}
-    for path in dict.fromkeys(found for given in paths for found in folders(given)):
+    for path in runs.every(paths):
         recipe = RunFolder(path).written()
         essence = runs.essence_of_json(recipe)
         key = json.dumps(essence)
@@ -56,13 +56,6 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     names = labels(list(settings.values()))
     found = [curve(name, group) for name, group in zip(names, groups.values(), strict=True)]
     return found if same_seeds(found) else [named_with_seeds(one) for one in found]
-
-
-def folders(path: Path) -> list[Path]:
-    found = runs.find(path)
-    if not found:
-        raise UserError(f"{path} is not a run folder, and there is none below it")
-    return found
 
 
 def measures(path: Path) -> dict[str, dict[int, float]]:

@@ -4,7 +4,7 @@ import csv
 import io
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,30 @@ def find(path: Path) -> list[Path]:
     if RunFolder(path).exists():
         return [path]
     if not path.is_dir():
-        raise UserError(f"there is no folder {path}")
+        known = path.exists()
+        raise UserError(f"{path} is not a run folder" if known else f"there is no folder {path}")
     return sorted(config.parent for config in path.rglob(RunFolder(path).config.name))
+
+
+def every(paths: Iterable[Path]) -> list[Path]:
+    """The run folders at these paths or below them, each once."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        there = find(path)
+        if not there:
+            raise UserError(f"{path} is not a run folder, and there is none below it")
+        found |= dict.fromkeys(there)
+    return list(found)
+
+
+def finished(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Those of these run folders that have a result, and a remark if others are left out."""
+    done = [path for path in paths if RunFolder(path).summary.exists()]
+    left = [path for path in paths if path not in done]
+    if left and not done:
+        raise UserError(f"{left[0]} has not finished: train with --resume to go on")
+    said = f"{len(left)} of {len(paths)} runs left out, not finished: {', '.join(map(str, left))}"
+    return done, [said] if left else []
 
 
 def rows(paths: Sequence[Path]) -> list[Row]:
