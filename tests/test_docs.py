@@ -14,6 +14,7 @@ from comatch import methods, recipes
 from comatch.config import settings_of
 from comatch.nets import WideResNet
 from comatch.recipes import rivals
+from comatch.report import runs
 from comatch.types import Batch, Task
 
 PACKAGE = Path(comatch.__file__).parent
@@ -140,6 +141,10 @@ def test_figures_of_tuning_are_those_that_were_measured():
     end = "muon-hot-32k-seed100"
     before, after = (lines(end, n - 1, n, "eval")[0]["validation_top1"] for n in (24_000, 32_000))
     assert f"the last 8,000 of 32,000 steps gain {100 * (after - before):.2f} points" in told
+    reported = sorted((DOCS.parent / "results" / "cifar10-fast").glob("comatch-seed*"))
+    (row,) = runs.rows(reported)
+    assert f"{row.steps:,} steps, which are less than six minutes, end at" in told
+    assert f"end at {row.accuracy().split(' (')[0]} % on the test part" in told
     windows = [(23_000, 24_000), (31_000, 32_000)]
     shares = [[line["confident"] for line in lines(end, *window)] for window in windows]
     share = [f"{100 * sum(values) / len(values):.0f}" for values in shares]

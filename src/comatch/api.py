@@ -90,7 +90,7 @@ def train(
     if resume and folder.exists():
         planned = folder.recipe()
         check_same(folder, planned, recipe, method, given | _typed(planned, settings))
-        if folder.summary.exists():
+        if folder.finished():
             return Run(folder.path, read_json(folder.summary))
         home = Path(data_dir) if data_dir else folder.data_dir()
     else:

@@ -75,7 +75,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return self.folder.summary.exists()
+        return self.folder.finished()
 
 
 def compare(

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from comatch.data.picture import PictureError, read_picture
 from comatch.data.workers import Wanted, Workers, default_workers
-from comatch.errors import UserError
+from comatch.errors import UserError, shortened
 from comatch.types import UNLABELLED, Dataset, Files, Part, Pictures
 
 EXTENSIONS = frozenset([".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"])
@@ -149,9 +149,9 @@ def _test_part(path: Path, test_dir: Path, classes: list[str]) -> tuple[list[str
         )
     missing = sorted(set(classes) - set(labels.values()), key=_natural)
     if labels and missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        these = shortened([f"'{name}'" for name in missing], 1)
         warnings.warn(
-            f"{test_dir} has no picture of class '{missing[0]}'{more}: accuracy is over the rest",
+            f"{test_dir} has no picture of class {these}: accuracy is over the rest",
             stacklevel=3,
         )
     prefix = test_dir.name

@@ -15,7 +15,7 @@ import logging
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from comatch.config import check_name
-from comatch.errors import UserError
+from comatch.errors import UserError, shortened
 from comatch.nets import create
 from comatch.nets.network import Network
 
@@ -245,11 +245,6 @@ def grouped(names: set[str]) -> list[str]:
     """`encoder_k (159), queue`: first words, and how many begin with each."""
     words = Counter(plain(n).split(".")[0] for n in sorted(names) if not n.endswith(UNCOUNTED))
     return [word if count == 1 else f"{word} ({count})" for word, count in words.items()]
-
-
-def shortened(items: Sequence[str], most: int = 3) -> str:
-    more = len(items) - most
-    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def refusal(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from comatch import methods
 from comatch.config import RETIRED, Recipe, read_json, to_json
-from comatch.errors import UserError
+from comatch.errors import UserError, shortened
 from comatch.training.folder import RunFolder
 
 
@@ -150,11 +150,11 @@ def every(paths: Iterable[Path]) -> list[Path]:
 
 def finished(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Those of these run folders that have a result, and a remark if others are left out."""
-    done = [path for path in paths if RunFolder(path).summary.exists()]
+    done = [path for path in paths if RunFolder(path).finished()]
     left = [path for path in paths if path not in done]
     if left and not done:
         raise UserError(f"{left[0]} has not finished: train with --resume to go on")
-    said = f"{len(left)} of {len(paths)} runs left out, not finished: {', '.join(map(str, left))}"
+    said = f"{len(left)} of {len(paths)} runs left out, not finished: {shortened(left)}"
     return done, [said] if left else []
 
 

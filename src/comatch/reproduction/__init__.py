@@ -15,7 +15,7 @@ from typing import Any
 
 from comatch import api, comparison
 from comatch.config import Recipe, demand, read_json
-from comatch.errors import UserError
+from comatch.errors import UserError, shortened
 from comatch.report import runs
 from comatch.report.runs import Row
 from comatch.training.folder import RunFolder
@@ -141,7 +141,7 @@ def adopt(folder: RunFolder, cells: Sequence[Cell], own: set[Path], left_out: Le
     """Gives a run from elsewhere to the cell it belongs to; false if it concerns none of them."""
     if folder.path.resolve() in own:
         return True
-    if not folder.summary.exists():
+    if not folder.finished():
         return False
     try:
         recipe = folder.recipe()
@@ -176,9 +176,8 @@ def refusal(folder: RunFolder, cell: Cell) -> str:
     """Why this run must not be counted in the cell; empty if it may."""
     unlike = differences(folder.recipe(), cell.recipe)
     if unlike:
-        more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
-        return "; ".join(unlike[:3]) + more
-    if folder.summary.exists() and "top1" not in read_json(folder.summary):
+        return shortened(unlike, between="; ")
+    if folder.finished() and "top1" not in read_json(folder.summary):
         return "it was not tested: its data has no test part"
     return ""
 
@@ -191,8 +190,7 @@ def differences(run: Recipe, wanted: Recipe) -> list[str]:
 
 
 def remark(why: str, paths: Sequence[Path]) -> str:
-    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"{paths[0]}{others} not counted: {why}"
+    return f"{shortened(paths, 1)} not counted: {why}"
 
 
 # ----------------------------------------------------------------------------- what is missing

@@ -42,6 +42,9 @@ class RunFolder:
     def exists(self) -> bool:
         return self.config.exists()
 
+    def finished(self) -> bool:
+        return self.summary.exists()
+
     def check_free(self) -> None:
         """A new run needs a place of its own: what lies there already is never touched."""
         try:
