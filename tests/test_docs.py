@@ -141,10 +141,27 @@ def test_figures_of_tuning_are_those_that_were_measured():
     end = "muon-hot-32k-seed100"
     before, after = (lines(end, n - 1, n, "eval")[0]["validation_top1"] for n in (24_000, 32_000))
     assert f"the last 8,000 of 32,000 steps gain {100 * (after - before):.2f} points" in told
-    reported = sorted((DOCS.parent / "results" / "cifar10-fast").glob("comatch-seed*"))
-    (row,) = runs.rows(reported)
+    results = DOCS.parent / "results"
+    (row,) = runs.rows(sorted((results / "cifar10-fast").glob("comatch-seed*")))
     assert f"{row.steps:,} steps, which are less than six minutes, end at" in told
     assert f"end at {row.accuracy().split(' (')[0]} % on the test part" in told
+    (row,) = runs.rows(sorted((results / "cifar10-fast-50k").glob("comatch-seed*")))
+    assert f"`--steps {row.steps}`, which fit into ten, the same seeds end at" in told
+    assert f"the same seeds end at {row.accuracy().split(' (')[0]} %" in told
+    assert row.accuracy().replace(" (", " % (") in (DOCS.parent / "README.md").read_text()
+    seeds = [f"comatch-seed{seed}" for seed in range(3)]
+    tests = [lines(one, 35_999, 50_000, "eval", "cifar10-fast-50k") for one in seeds]
+    middle, last = (", ".join(f"{100 * t[n]['top1']:.2f}" for t in tests) for n in (0, -1))
+    assert "have {} and {} % after 36,000".format(*middle.rsplit(", ", 1)) in told
+    assert "end at {} and {} %".format(*last.rsplit(", ", 1)) in told
+    for folder in ("cifar10-fast", "cifar10-fast-50k"):
+        share = [right(one, 12_000, 26_000, folder=folder) for one in seeds]
+        assert "to 26,000 they are {}, {} and {} % with seeds 0, 1 and 2".format(*share) in told
+    once, twice, plain = (
+        f"{100 * lines(f'muon-{name}-seed100', 9999, 10_000, 'eval')[0]['validation_top1']:.2f} %"
+        for name in ("both", "twice", "hot")
+    )
+    assert f"end at {once}, and {twice} together, where the recipe has {plain}" in told
     windows = [(23_000, 24_000), (31_000, 32_000)]
     shares = [[line["confident"] for line in lines(end, *window)] for window in windows]
     share = [f"{100 * sum(values) / len(values):.0f}" for values in shares]
