@@ -74,8 +74,6 @@ def test_labels_are_a_number_or_a_share():
         "muon_lr=0",
         "selection=hard",
         "selection_decay=1",
-        "sharpen=0",
-        "curriculum=0",
     ],
 )
 def test_bad_values_are_one_line(text):

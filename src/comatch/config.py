@@ -208,7 +208,15 @@ def to_json(recipe: Recipe) -> dict[str, Any]:
 
 
 # Settings that are gone, and the value that is left of each: runs from before still have them.
-RETIRED = {"weak_gradient": True}
+RETIRED = {
+    "weak_gradient": True,
+    "both_views": False,
+    "symmetric": False,
+    "sharpen": 1.0,
+    "threshold_from": None,
+    "edge_from": None,
+    "curriculum": 0.5,
+}
 
 
 def from_json(plain: dict[str, Any], methods: dict[str, type[MethodConfig]]) -> Recipe:

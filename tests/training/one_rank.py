@@ -67,7 +67,7 @@ def cases():
     yield from ((name, {"name": name}) for name in methods.METHODS)
     yield "comatch, graph of the paper", {"name": "comatch", "graph": "paper"}
     for kind in ("adaptive", "soft"):
-        more = {"selection": kind, "selection_decay": 0.7, "threshold_from": 0.3, "edge_from": 0.1}
+        more = {"selection": kind, "selection_decay": 0.7}
         yield f"comatch, {kind}", {"name": "comatch", "ema_warmup": True, **more}
     yield "comatch_momentum, compiled", {"name": "comatch_momentum", "compiled": True}
 

@@ -82,9 +82,8 @@ def test_learning_rate_warms_up(tmp_path, tiny):
 
 # What the paper does not have, each of them switched on.
 LEVERS = {
-    "adaptive": {"selection": "adaptive", "threshold_from": 0.5, "edge_from": 0.3},
-    "soft": {"selection": "soft", "sharpen": 0.5},
-    "both": {"both_views": True, "symmetric": True},
+    "adaptive": {"selection": "adaptive"},
+    "soft": {"selection": "soft", "hard_labels": True},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},
 }

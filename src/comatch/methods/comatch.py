@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from comatch import distributed, losses
 from comatch.config import MethodConfig, check_name, demand, setting
@@ -43,25 +43,16 @@ class CoMatch(Method):
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
-        both_views: bool = setting(False, "pseudo-labels are learned in both strong views")
-        symmetric: bool = setting(False, "strong views are contrasted both ways")
         selection: str = setting(
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
         )
         selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
-        sharpen: float = setting(1.0, "temperature of pseudo-labels as targets: 1 as they are")
-        threshold_from: float | None = setting(None, "tau at the first step; none: no other")
-        edge_from: float | None = setting(None, "T at the first step; none: no other")
-        curriculum: float = setting(0.5, "share of the run after which tau and T are reached")
 
         def __post_init__(self) -> None:
             check_name(self.graph, ("authors", "paper"), "graph")
             check_name(self.selection, SELECTIONS, "selection")
-            decay, share = self.selection_decay, self.curriculum
+            decay = self.selection_decay
             demand(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
-            demand(0 < share <= 1, f"curriculum={share}: must be in (0, 1]")
-            # Below that, powers of a probability may vanish.
-            demand(self.sharpen >= 0.1, f"sharpen={self.sharpen}: at least 0.1, or hard_labels=yes")
             demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
             demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
             for name in ("bank_size", "embedding_dim", "alignment_window"):
@@ -80,7 +71,7 @@ class CoMatch(Method):
         # One forward over all views: batch norm must see them together, or accuracy suffers.
         sizes = [len(batch.x), len(strong), len(contrast), len(weak)]
         _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]))
-        logits_x, logits_strong, logits_contrast, logits_weak = logits.split(sizes)
+        logits_x, logits_strong, _, logits_weak = logits.split(sizes)
         z_x, z_strong, z_contrast, z_weak = z.split(sizes)
 
         with torch.no_grad():
@@ -92,24 +83,17 @@ class CoMatch(Method):
             )
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
             confidence, label = q.max(1)
-            tau = self.rising(c.threshold_from, c.threshold)
-            selected = self.selection(q, confidence, label, tau)
-            target = q if c.sharpen == 1 else losses.sharpen(q, c.sharpen)
-            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else target
+            selected = self.selection(q, confidence, label, c.threshold)
+            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
-        if c.both_views:
-            other = losses.masked_cross_entropy(logits_contrast, target, selected.weight)
-            loss_cls = (loss_cls + other) / 2
         # The graph joins the pictures of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
-        joined = losses.label_graph(every_q, self.rising(c.edge_from, c.edge_threshold))
-        across = losses.embedding_graph(every_z, every_other, c.temperature, c.graph)
-        loss_ctr = losses.graph_cross_entropy(joined, across)
-        if c.symmetric:
-            back = losses.embedding_graph(every_other, every_z, c.temperature, c.graph)
-            loss_ctr = (loss_ctr + losses.graph_cross_entropy(joined, back)) / 2
+        loss_ctr = losses.graph_cross_entropy(
+            losses.label_graph(every_q, c.edge_threshold),
+            losses.embedding_graph(every_z, every_other, c.temperature, c.graph),
+        )
         loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
@@ -128,10 +112,3 @@ class CoMatch(Method):
             remember,
             label.masked_fill(~selected.confident, UNLABELLED),
         )
-
-    def rising(self, first: float | None, last: float) -> float | Tensor:
-        """A threshold at this step: on a straight line from the first value, if there is one."""
-        if first is None:
-            return last
-        share = (self.progress / self.config.curriculum).clamp(max=1)
-        return first + (last - first) * share

@@ -30,9 +30,7 @@ class Fixed(nn.Module):
     def __init__(self, classes: int, decay: float) -> None:
         super().__init__()
 
-    def forward(
-        self, q: Tensor, confidence: Tensor, label: Tensor, tau: float | Tensor
-    ) -> Selected:
+    def forward(self, q: Tensor, confidence: Tensor, label: Tensor, tau: float) -> Selected:
         confident = confidence >= tau
         return Selected(confident, confident, {})
 
@@ -44,9 +42,7 @@ class Adaptive(Usual):
         # Mean confidence, then the mean probability of each class.
         super().__init__(torch.full((1 + classes,), 1 / classes), decay)
 
-    def forward(
-        self, q: Tensor, confidence: Tensor, label: Tensor, tau: float | Tensor
-    ) -> Selected:
+    def forward(self, q: Tensor, confidence: Tensor, label: Tensor, tau: float) -> Selected:
         now = torch.cat([confidence.mean()[None], q.mean(0)])
         usual = self.mean_with(now)  # [1 + C]
         overall = torch.clamp(usual[0], max=tau)
@@ -62,9 +58,7 @@ class Soft(Usual):
         # Mean and variance of confidence: at first so wide that all count.
         super().__init__(torch.tensor([1 / classes, 1.0]), decay)
 
-    def forward(
-        self, q: Tensor, confidence: Tensor, label: Tensor, tau: float | Tensor
-    ) -> Selected:
+    def forward(self, q: Tensor, confidence: Tensor, label: Tensor, tau: float) -> Selected:
         every = distributed.gather(confidence)  # a variance is no mean of the ranks' variances
         now = torch.stack([every.mean(), every.var(correction=min(1, len(every) - 1))])
         mean, variance = self.mean_with(now).unbind()
