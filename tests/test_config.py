@@ -120,3 +120,5 @@ def test_a_setting_that_is_gone():
     plain["method"]["weak_gradient"] = False
     with pytest.raises(UserError, match="weak_gradient=False: no longer there"):
         from_json(plain, methods.CONFIGS)
+    with pytest.raises(UserError, match="weak_gradient: no longer there"):
+        parse(recipe, ["weak_gradient=yes"])

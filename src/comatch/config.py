@@ -159,7 +159,7 @@ def replace(recipe: Recipe, **changes: Any) -> Recipe:
     """The recipe with some settings changed, its method's settings among them."""
     own, theirs = settings_of(recipe), settings_of(recipe.method)
     for key in changes:
-        check_name(key, [*own, *theirs], "setting")
+        check_setting(key, [*own, *theirs])
     method = dataclasses.replace(recipe.method, **{k: v for k, v in changes.items() if k in theirs})
     rest = {k: v for k, v in changes.items() if k in own}
     return dataclasses.replace(recipe, method=method, **rest)
@@ -177,7 +177,7 @@ def parse(recipe: Recipe, assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         demand(bool(equals), f"--set {assignment}: write it as key=value")
-        check_name(key, list(hints), "setting")
+        check_setting(key, hints)
         values[key] = _read(key, text, hints[key])
     return values
 
@@ -199,6 +199,12 @@ def check_name(name: str, known: Collection[str], what: str) -> None:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
     raise UserError(f"unknown {what} '{name}': {hint}")
+
+
+def check_setting(key: str, known: Collection[str]) -> None:
+    gone = key in RETIRED and key not in known
+    demand(not gone, f"{key}: no longer there; an older version has it")
+    check_name(key, known, "setting")
 
 
 def to_json(recipe: Recipe) -> dict[str, Any]:
