@@ -202,8 +202,7 @@ def check_name(name: str, known: Collection[str], what: str) -> None:
 
 
 def check_setting(key: str, known: Collection[str]) -> None:
-    gone = key in RETIRED and key not in known
-    demand(not gone, f"{key}: no longer there; an older version has it")
+    demand(key not in RETIRED, f"{key}: {GONE}")
     check_name(key, known, "setting")
 
 
@@ -213,7 +212,10 @@ def to_json(recipe: Recipe) -> dict[str, Any]:
     return typing.cast(dict[str, Any], json.loads(json.dumps(plain)))
 
 
-# Settings that are gone, and the value that is left of each: runs from before still have them.
+GONE = "no longer there; an older version has it"
+
+# Settings that are gone, and the value that is left of each: runs from before still have them. A
+# name is not used again, or such a run would be read as another.
 RETIRED = {
     "weak_gradient": True,
     "both_views": False,
@@ -235,7 +237,7 @@ def from_json(plain: dict[str, Any], methods: dict[str, type[MethodConfig]]) -> 
     values = {**plain, **own}
     for key in RETIRED.keys() & values.keys():
         value = values.pop(key)
-        demand(value == RETIRED[key], f"{key}={value}: no longer there; an older version has it")
+        demand(value == RETIRED[key], f"{key}={value}: {GONE}")
     for key in ("mean", "std"):
         values[key] = None if values[key] is None else tuple(values[key])
     return replace(recipe, **values)
