@@ -75,7 +75,7 @@ def test_nothing_is_written_into_the_users_folder(cli, pictures):
 def test_evaluate(cli, run):
     code, out, _ = cli("evaluate", run)
     assert code == 0
-    for word in ("standing", "lying", "top-1 accuracy", "calibration error"):
+    for word in ("standing", "lying", "taken for", "top-1 accuracy", "calibration error"):
         assert word in out
 
 

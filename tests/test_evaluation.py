@@ -14,7 +14,16 @@ def test_scores_by_hand():
     assert scores.top1 == 0.75
     assert scores.top5 is None
     assert scores.per_class == [pytest.approx(2 / 3), 1.0, None]
+    assert scores.taken_for == [(1, pytest.approx(1 / 3)), None, None]
     assert scores.pictures == 4
+
+
+def test_the_most_frequent_mistake_of_each_class():
+    guesses = [0, 2, 2, 1, 1, 1, 0, 0, 1, 1]
+    p = torch.eye(3)[guesses]
+    scores = score(judge(p, torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])), 3)
+    assert scores.per_class == [0.25, 0.5, 0.0]
+    assert scores.taken_for == [(2, 0.5), (0, 0.5), (1, 1.0)]
 
 
 def test_top5():

@@ -36,6 +36,7 @@ class Scores:
     top1: float
     top5: float | None  # none with five classes or fewer
     per_class: list[float | None]  # share of each class that is found; none: not in this part
+    taken_for: list[tuple[int, float] | None]  # the wrong class it is most often given, how often
     calibration_error: float  # mean gap between confidence and accuracy, over 15 bins
     pictures: int
 
@@ -44,7 +45,7 @@ class Judged(NamedTuple):
     """What is kept of each picture: with many classes, p itself would be much to keep."""
 
     labels: Tensor  # [N]
-    right: Tensor  # [N] bool
+    guesses: Tensor  # [N] the likeliest class
     among_five: Tensor  # [N] bool: the truth is one of the five likeliest classes
     confidence: Tensor  # [N]
 
@@ -52,7 +53,7 @@ class Judged(NamedTuple):
 def judge(p: Tensor, labels: Tensor) -> Judged:
     """Compares probabilities [N, C] with the truth [N]."""
     five = p.topk(min(5, p.shape[1]), dim=1).indices
-    return Judged(labels, p.argmax(1) == labels, (five == labels[:, None]).any(1), p.amax(dim=1))
+    return Judged(labels, p.argmax(1), (five == labels[:, None]).any(1), p.amax(dim=1))
 
 
 def together(judged: Iterable[Judged]) -> Judged:
@@ -60,15 +61,30 @@ def together(judged: Iterable[Judged]) -> Judged:
 
 
 def score(judged: Judged, classes: int) -> Scores:
-    labels, right, among_five, confidence = judged
-    found = [right[labels == c] for c in range(classes)]
+    labels, guesses, among_five, confidence = judged
+    right = guesses == labels
+    given = [guesses[labels == c] for c in range(classes)]
     return Scores(
-        top1=right.double().mean().item(),
+        top1=share(right),
         top5=among_five.float().mean().item() if classes > 5 else None,
-        per_class=[f.double().mean().item() if len(f) else None for f in found],
+        per_class=[share(g == c) if len(g) else None for c, g in enumerate(given)],
+        taken_for=[most_frequent_mistake(g, c) for c, g in enumerate(given)],
         calibration_error=calibration_error(confidence, right),
         pictures=len(labels),
     )
+
+
+def share(true: Tensor) -> float:
+    return true.double().mean().item()
+
+
+def most_frequent_mistake(guesses: Tensor, truth: int) -> tuple[int, float] | None:
+    """Of what pictures of one class are taken for [n]: the most frequent wrong class, its share."""
+    wrong = guesses[guesses != truth]
+    if not len(wrong):
+        return None
+    count, most = wrong.bincount().max(0)
+    return int(most), int(count) / len(guesses)
 
 
 def score_part(

@@ -122,13 +122,15 @@ def plain(table: Table) -> str:
 
 
 def scores(scores: Scores, classes: list[str]) -> Table:
-    """Accuracy class by class, weakest first, and in all."""
+    """Accuracy class by class, weakest first, with the most frequent mistake, and in all."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")
     table.add_column("found", justify="right")
-    ranked = sorted(zip(classes, scores.per_class, strict=True), key=lambda row: row[1] or 0.0)
-    for name, share in ranked:
-        table.add_row(name, "no test picture" if share is None else f"{share:.1%}")
+    table.add_column("most often taken for")
+    rows = zip(classes, scores.per_class, scores.taken_for, strict=True)
+    for name, share, mistake in sorted(rows, key=lambda row: row[1] or 0.0):
+        found = "no test picture" if share is None else f"{share:.1%}"
+        table.add_row(name, found, f"{classes[mistake[0]]} {mistake[1]:.1%}" if mistake else "")
     table.add_section()
     table.add_row("[bold]top-1 accuracy", f"[bold]{scores.top1:.2%}")
     if scores.top5 is not None:
