@@ -374,6 +374,12 @@ def test_nothing_that_a_step_writes_to_moves(tmp_path, tiny, lever):
     assert addresses(run) == before
 
 
+# Compiled steps draw other random numbers, and with others the losses of 50 steps differ by 3 to
+# 5 % (standard deviation of six eager runs). Steps that do not learn are further off: the first
+# losses are half as much again.
+CHANCE = 0.2
+
+
 def steps(run, first, last):
     for step in range(first, last):
         run.step(step)
@@ -395,8 +401,8 @@ def test_captured_eager_and_plain_steps_learn_the_same(tmp_path, tiny):
         assert run.method.step.item() == 50
         if kind == "captured":
             assert run.step._go.graph is not None
-    assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
-    assert losses["plain"] == pytest.approx(losses["eager"], rel=0.05)
+    assert losses["captured"] == pytest.approx(losses["eager"], rel=CHANCE)
+    assert losses["plain"] == pytest.approx(losses["eager"], rel=CHANCE)
 
 
 @pytest.mark.cuda
@@ -430,7 +436,7 @@ def test_every_lever_is_captured(tmp_path, tiny, lever):
         losses[engine] = means["loss"]
         if engine == "captured":
             assert run.step._go.graph is not None, run.step._go.reason
-    assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
+    assert losses["captured"] == pytest.approx(losses["eager"], rel=CHANCE)
 
 
 @pytest.mark.cuda
