@@ -149,6 +149,36 @@ def test_figures_of_tuning_are_those_that_were_measured():
     assert f"end at {once}, and {twice} together, where the recipe has {plain}" in told
 
 
+def test_figures_of_adaptive_selection_are_those_that_were_measured():
+    told = " ".join((DOCS / "fast.md").read_text().split())
+
+    def validation(name, step):
+        (line,) = logged(name, step - 1, step, "eval")
+        return f"{100 * line['validation_top1']:.2f}"
+
+    adaptive, fixed, soft = (
+        " and ".join(validation(f"muon-{name}-32k-seed{seed}", 32_000) for seed in (100, 101))
+        for name in ("adaptive", "hot", "soft")
+    )
+    assert (
+        f"it has {adaptive} % (seeds 100 and 101) where the fixed threshold has {fixed} %" in told
+    )
+    assert f"and soft selection {soft} %" in told
+    windows = [(6000, 8000), (14_000, 16_000)]
+    less, more = "muon-adaptive-32k-seed100", "muon-adaptive-decay5-32k-seed100"
+    before, after = (right(less, *window, digits=1) for window in windows)
+    assert f"{before} % of those that it learns are right from step 6,000 to 8,000 and" in told
+    assert f"and {after} % from 14,000 to 16,000" in told
+    strict = " and ".join(right("muon-hot-32k-seed100", *window, digits=1) for window in windows)
+    assert f"where the fixed threshold has {strict} %" in told
+    assert f"seed 101 stays at {right('muon-adaptive-32k-seed101', 14_000, 20_000)} %" in told
+    assert f"with adaptive selection: {validation(more, 32_000)} % with seed 100" in told
+    late, early = (validation(name, 20_000) for name in (more, less))
+    assert f"{late} % at step 20,000, where the lesser decay has {early} %" in told
+    assert f"{right(more, 18_000, 20_000)} % of them are right from step 18,000 to 20,000" in told
+    assert f"{right(more, 26_000, 28_000)} % from 26,000 to 28,000" in told
+
+
 def test_figures_of_the_reported_runs_are_those_that_were_measured():
     """Accuracy of `cifar10-fast` at both lengths, and its pseudo-labels on the way."""
     results = DOCS.parent / "results"
