@@ -83,7 +83,9 @@ class Recipe:
     steps: int = setting(524_288, "optimiser steps")
     lr: float = setting(0.03, "learning rate at the start")
     init_lr: float | None = setting(None, "the same for a run with init; none: no other")
-    schedule: str = setting("cosine-7/16", "cosine-7/16, cosine or linear (to zero), constant")
+    schedule: str = setting(
+        "cosine-7/16", "cosine-7/16; cosine, linear or trapezoid (to zero); constant"
+    )
     warmup: float = setting(0.0, "share of the steps in which the learning rate rises from zero")
     optimizer: str = setting("sgd", "sgd, or muon: the encoder's weight matrices turned by Muon")
     muon_lr: float = setting(0.02, "learning rate of what Muon turns, on the same schedule")
@@ -145,7 +147,7 @@ def read_number_or_share(text: str) -> int | float:
 
 
 CHOICES = {
-    "schedule": ("cosine-7/16", "cosine", "linear", "constant"),
+    "schedule": ("cosine-7/16", "cosine", "linear", "trapezoid", "constant"),
     "optimizer": ("sgd", "muon"),
     "precision": ("auto", "fp32", "bf16"),
     "engine": ("auto", "eager", "compiled", "captured"),

@@ -47,6 +47,8 @@ def test_schedules():
     assert SCHEDULES["cosine"](half).item() == pytest.approx(0.5)
     assert SCHEDULES["constant"](half).item() == 1.0
     assert SCHEDULES["linear"](torch.tensor(0.25)).item() == 0.75
+    shares = torch.tensor([0.0, 0.6, 5 / 6, 1.0])
+    torch.testing.assert_close(SCHEDULES["trapezoid"](shares), torch.tensor([1.0, 1.0, 0.5, 0.0]))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

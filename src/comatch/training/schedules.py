@@ -22,6 +22,11 @@ def linear(progress: Tensor) -> Tensor:
     return 1 - progress
 
 
+def trapezoid(progress: Tensor) -> Tensor:
+    """Level for two thirds of the run, then a straight line down to zero."""
+    return (3 * (1 - progress)).clamp(max=1)
+
+
 def constant(progress: Tensor) -> Tensor:
     return torch.ones_like(progress)
 
@@ -30,6 +35,7 @@ SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {
     "cosine-7/16": cosine_7_16,
     "cosine": cosine,
     "linear": linear,
+    "trapezoid": trapezoid,
     "constant": constant,
 }
 
