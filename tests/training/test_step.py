@@ -404,7 +404,7 @@ def test_captured_eager_and_plain_steps_learn_the_same(tmp_path, tiny):
         if kind == "captured":
             assert run.step._go.graph is not None
     assert losses["captured"] == pytest.approx(losses["eager"], rel=CHANCE)
-    assert losses["plain"] == pytest.approx(losses["eager"], rel=CHANCE)
+    assert losses["plain"] == pytest.approx(losses["eager"], rel=0.05)  # the same random numbers
 
 
 @pytest.mark.cuda
