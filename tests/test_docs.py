@@ -115,6 +115,12 @@ def right(name, first, last, digits=0, **more):
     return f"{100 * sum(n * p for n, p in learned) / sum(n for n, _ in learned):.{digits}f}"
 
 
+def validation(name, step):
+    """Per cent of the validation pictures that were right then, as the docs write it."""
+    (line,) = logged(name, step - 1, step, "eval")
+    return f"{100 * line['validation_top1']:.2f}"
+
+
 def test_figures_of_tuning_are_those_that_were_measured():
     """What pseudo-labels and losses were on the way, for Muon and for SGD."""
 
@@ -143,19 +149,13 @@ def test_figures_of_tuning_are_those_that_were_measured():
     assert "are learned ({} %, then {} %)".format(*share) in told
     assert "right ({} %, then {} %)".format(*(right(end, *w, digits=1) for w in windows)) in told
     once, twice, plain = (
-        f"{100 * logged(f'muon-{name}-seed100', 9999, 10_000, 'eval')[0]['validation_top1']:.2f} %"
-        for name in ("both", "twice", "hot")
+        validation(f"muon-{name}-seed100", 10_000) for name in ("both", "twice", "hot")
     )
-    assert f"end at {once}, and {twice} together, where the recipe has {plain}" in told
+    assert f"end at {once} %, and {twice} % together, where the recipe has {plain} %" in told
 
 
 def test_figures_of_adaptive_selection_are_those_that_were_measured():
     told = " ".join((DOCS / "fast.md").read_text().split())
-
-    def validation(name, step):
-        (line,) = logged(name, step - 1, step, "eval")
-        return f"{100 * line['validation_top1']:.2f}"
-
     adaptive, fixed, soft = (
         " and ".join(validation(f"muon-{name}-32k-seed{seed}", 32_000) for seed in (100, 101))
         for name in ("adaptive", "hot", "soft")
