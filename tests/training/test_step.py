@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 import comatch
 from comatch import methods, recipes
 from comatch.api import open_data
+from comatch.augment import policies
 from comatch.config import replace, settings_of
 from comatch.data import splits
 from comatch.errors import UserError
@@ -217,6 +219,16 @@ def same_draws(monkeypatch):
     monkeypatch.setattr(torch._inductor.config, "fallback_random", True)
 
 
+@pytest.fixture
+def no_chance(monkeypatch):
+    """Views that draw no random numbers, in whatever order: what is left to differ is rounding."""
+    torch._dynamo.reset()
+    shifts = {"weak": (0, 0), "strong": (0, 3), "contrast": (3, 0)}
+    for name, shift in shifts.items():
+        view = partial(lambda images, views, shift: images.roll(shift, (2, 3)), shift=shift)
+        monkeypatch.setitem(policies.POLICIES, name, view)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("same_draws")
 def test_compiled_step_agrees_with_eager(tmp_path, tiny):
@@ -387,8 +399,15 @@ def steps(run, first, last):
         run.step(step)
 
 
+# What compiling and capturing may change is compared by the mean loss of the first steps, because
+# differences in rounding grow. On a CPU, weights that differ by 0.4 % change it by up to 3 %, and
+# that of fifty steps by half. If nothing moved after the third step it would be 9 to 12 % more, and
+# if every step after it saw the same batch, 7 to 15 % less.
+COMPARED = 12
+
+
 @pytest.mark.cuda
-@pytest.mark.usefixtures("same_draws")
+@pytest.mark.usefixtures("no_chance")
 def test_captured_eager_and_plain_steps_learn_the_same(tmp_path, tiny):
     """At 32 pixels, where the kernels have convolutions of their own."""
     losses = {}
@@ -399,9 +418,9 @@ def test_captured_eager_and_plain_steps_learn_the_same(tmp_path, tiny):
         )
         run.method.net.encoder.fused = kind != "plain"
         torch.manual_seed(7)
-        steps(run, 0, 50)
+        steps(run, 0, COMPARED)
         losses[kind] = averages(run.step.meter.read())["loss"]
-        assert run.method.step.item() == 50
+        assert run.method.step.item() == COMPARED
         if kind == "captured":
             assert run.step._go.graph is not None
     assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
@@ -423,24 +442,42 @@ def test_every_method_is_captured(tmp_path, tiny, method):
     assert run.step._go.graph is not None, run.step._go.reason
 
 
-@pytest.mark.cuda
-@pytest.mark.usefixtures("same_draws")
+FAST_ENGINES = pytest.mark.parametrize(
+    ("engine", "device"),
+    [("compiled", "cpu"), pytest.param("captured", "cuda", marks=pytest.mark.cuda)],
+)
+
+
+@FAST_ENGINES
+def test_the_same_pictures_are_seen_in_new_views_at_every_step(tmp_path, tiny, engine, device):
+    run = assembly(tmp_path, tiny, device, engine=engine)
+    run.step.schedule = torch.zeros_like  # nothing is learned: what is left to differ are views
+    run.data.before_step(0)
+    losses = []
+    for _ in range(EAGER_STEPS + 4):
+        for shuffler in (run.data.shuffle_x, run.data.shuffle_u):
+            shuffler.cursor.zero_()
+        run.step._go()
+        losses.append(averages(run.step.meter.read())["loss_x"])
+    assert len(set(losses)) == len(losses), losses
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_chance")
 @pytest.mark.parametrize("lever", LEVERS)
-def test_every_lever_is_captured(tmp_path, tiny, lever):
+@FAST_ENGINES
+def test_every_lever_is_compiled_and_captured(tmp_path, tiny, engine, device, lever):
     """And learns what it learns eagerly."""
-    losses = {}
-    for engine in ("captured", "eager"):
-        run = assembly(
-            tmp_path, {**tiny, "image_size": 32, "net": "wrn-10-2"}, "cuda", engine=engine,
-            steps=60, **LEVERS[lever],
-        )  # fmt: skip
+    settings = {**tiny, "image_size": 32, "net": "wrn-10-2", "steps": 60, **LEVERS[lever]}
+    losses = []
+    for one in (engine, "eager"):
+        run = assembly(tmp_path, settings, device, engine=one)
         torch.manual_seed(7)
-        steps(run, 0, 50)
-        means = averages(run.step.meter.read())
-        losses[engine] = means["loss"]
-        if engine == "captured":
+        steps(run, 0, COMPARED)
+        losses.append(averages(run.step.meter.read())["loss"])
+        if one == "captured":
             assert run.step._go.graph is not None, run.step._go.reason
-    assert losses["captured"] == pytest.approx(losses["eager"], rel=0.05)
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
 @pytest.mark.cuda
