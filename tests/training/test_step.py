@@ -213,10 +213,11 @@ def test_training_learns(tmp_path, tiny, method):
 
 
 @pytest.fixture
-def same_draws(monkeypatch):
+def same_draws():
     """Compiled steps draw the random numbers that eager ones draw."""
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config, "fallback_random", True)
+    with torch._inductor.config.patch(fallback_random=True):
+        yield
 
 
 @pytest.fixture
