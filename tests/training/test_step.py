@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 
 import comatch
