@@ -15,7 +15,7 @@ from comatch import methods, recipes
 from comatch.config import settings_of
 from comatch.nets import WideResNet
 from comatch.recipes import rivals
-from comatch.report import runs
+from comatch.report import runs, tuning
 from comatch.types import Batch, Task
 
 PACKAGE = Path(comatch.__file__).parent
@@ -103,9 +103,6 @@ def test_figures_of_streaming_are_those_that_were_measured():
     assert f"a step of ResNet-50 waits {step['waited_ms']:.1f} ms for them" in told
 
 
-LONG = {"folder": "cifar10-fast-tuning-32k"}
-
-
 def logged(name, first, last, kind="train", folder="cifar10-fast-tuning"):
     """What a recorded run wrote after one step and up to another."""
     file = DOCS.parent / "results" / folder / name / "metrics.jsonl"
@@ -125,7 +122,19 @@ def validation(name, step, **more):
     return f"{100 * line['validation_top1']:.2f}"
 
 
-def test_figures_of_tuning_are_those_that_were_measured():
+@pytest.fixture
+def told():
+    """docs/fast.md in one line."""
+    return " ".join((DOCS / "fast.md").read_text().split())
+
+
+LONG = "cifar10-fast-tuning-32k"
+long_logged, long_right, long_validation = (
+    partial(of, folder=LONG) for of in (logged, right, validation)
+)
+
+
+def test_figures_of_tuning_are_those_that_were_measured(told):
     """What pseudo-labels and losses were on the way, for Muon and for SGD."""
 
     def early(name):
@@ -134,88 +143,90 @@ def test_figures_of_tuning_are_those_that_were_measured():
 
     muon = [early(name) for name in ("muon", "muon-decay", "muon-hot")]
     (low, high), (worse, better) = ((min(part), max(part)) for part in zip(*muon, strict=True))
-    told = " ".join((DOCS / "fast.md").read_text().split())
     assert f"{low} to {high} % of its pseudo-labels were confident" in told
     assert f"{worse} to {better} % of those right" in told
     assert "where SGD had {} % and {} %".format(*early("sgd")) in told
-    long, short = "fixed-seed101", "muon-hot-seed101"
-    assert f"{right(long, 0, 2000, **LONG)} % were right in the first 2,000 steps" in told
-    assert f"steps and {right(long, 2000, 4000, **LONG)} % in the next 2,000" in told
-    assert f"it was {right(short, 0, 2000)} % and {right(short, 2000, 4000)} %" in told
-    loss = logged(long, 1950, 2000, **LONG)[0]["loss_x"]
-    assert f"their loss is {loss:.3f} after 2,000 steps" in told
-    end = "fixed-seed100"
-    assert (
-        f"{right(end, 8000, 20_000, **LONG)} % of them are right from step 8,000 to 20,000" in told
-    )
-    before, after = (
-        logged(end, n - 1, n, "eval", **LONG)[0]["validation_top1"] for n in (24_000, 32_000)
-    )
-    assert f"the last 8,000 of 32,000 steps gain {100 * (after - before):.2f} points" in told
-    windows = [(23_000, 24_000), (31_000, 32_000)]
-    shares = [[line["confident"] for line in logged(end, *window, **LONG)] for window in windows]
-    share = [f"{100 * sum(values) / len(values):.0f}" for values in shares]
-    assert "are learned ({} %, then {} %)".format(*share) in told
-    correct = [right(end, *window, digits=1, **LONG) for window in windows]
-    assert "right ({} %, then {} %)".format(*correct) in told
     once, twice, plain = (
         validation(f"muon-{name}-seed100", 10_000) for name in ("both", "twice", "hot")
     )
     assert f"end at {once} %, and {twice} % together, where the recipe has {plain} %" in told
 
 
-def test_figures_of_long_runs_are_those_that_were_measured():
+def test_figures_of_the_recipe_s_long_runs_are_those_that_were_measured(told):
+    """32,000 steps with the fixed threshold."""
+    long, short = "fixed-seed101", "muon-hot-seed101"
+    assert f"{long_right(long, 0, 2000)} % were right in the first 2,000 steps" in told
+    assert f"steps and {long_right(long, 2000, 4000)} % in the next 2,000" in told
+    assert f"it was {right(short, 0, 2000)} % and {right(short, 2000, 4000)} %" in told
+    loss = long_logged(long, 1950, 2000)[0]["loss_x"]
+    assert f"their loss is {loss:.3f} after 2,000 steps" in told
+    end = "fixed-seed100"
+    assert f"{long_right(end, 8000, 20_000)} % of them are right from step 8,000 to 20,000" in told
+    before, after = (float(long_validation(end, step)) for step in (24_000, 32_000))
+    assert f"the last 8,000 of 32,000 steps gain {after - before:.2f} points" in told
+    windows = [(23_000, 24_000), (31_000, 32_000)]
+    shares = [[line["confident"] for line in long_logged(end, *window)] for window in windows]
+    learned = [f"{100 * sum(values) / len(values):.0f}" for values in shares]
+    assert "are learned ({} %, then {} %)".format(*learned) in told
+    correct = [long_right(end, *window, digits=1) for window in windows]
+    assert "right ({} %, then {} %)".format(*correct) in told
+
+
+def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
     """Hard labels, adaptive selection and what goes with it, 32,000 steps each."""
-    told = " ".join((DOCS / "fast.md").read_text().split())
-    share, of = partial(right, **LONG), partial(validation, **LONG)
     hard, adaptive, fixed, soft = (
-        " and ".join(of(f"{name}-seed{seed}", 32_000) for seed in (100, 101))
+        " and ".join(long_validation(f"{name}-seed{seed}", 32_000) for seed in (100, 101))
         for name in ("adaptive-trapezoid-hard", "adaptive", "fixed", "soft")
     )
-    best, recipe = (
-        runs.in_per_cent([float(part) / 100 for part in both.split(" and ")])
-        for both in (hard, fixed)
-    )
+    folder = DOCS.parent / "results" / LONG
+    chosen = [*sorted(folder.glob("fixed-*")), *sorted(folder.glob("adaptive-trapezoid-hard-*"))]
+    _, recipe, best = (line[tuning.HEAD.index("validation %")] for line in tuning.table(chosen))
     assert f"have {best} % of the validation pictures right" in told
     assert f"where the recipe has {recipe}:" in told
     assert f"a learning rate that stays high: {hard} % (seeds 100 and 101)" in told
     with_hard, without = (f"adaptive-trapezoid{name}-seed101" for name in ("-hard", ""))
-    assert f"all else the same, seed 101 ends at {of(without, 32_000)} %" in told
-    early, late = ((of(with_hard, step), of(without, step)) for step in (4000, 8000))
+    assert f"all else the same, seed 101 ends at {long_validation(without, 32_000)} %" in told
+    early, late = (
+        (long_validation(with_hard, step), long_validation(without, step)) for step in (4000, 8000)
+    )
     assert "at step 4,000 ({} %, and {} % without)".format(*early) in told
     assert "ahead at 8,000 ({} and {} %)".format(*late) in told
     first, later = (
         " and ".join(
-            share(f"adaptive-trapezoid-hard-seed{seed}", *w, digits=1) for seed in (100, 101)
+            long_right(f"adaptive-trapezoid-hard-seed{seed}", *w, digits=1) for seed in (100, 101)
         )
         for w in ((6000, 8000), (20_000, 22_000))
     )
     assert f"{first} % of them are right from step 6,000 to 8,000, and {later} % from" in told
-    cosine = of("adaptive-seed101", 32_000)
-    assert f"{of(without, 32_000)} % with seed 101, where the cosine has {cosine}." in told
+    cosine = long_validation("adaptive-seed101", 32_000)
+    assert (
+        f"{long_validation(without, 32_000)} % with seed 101, where the cosine has {cosine}."
+        in told
+    )
     assert (
         f"it has {adaptive} % (seeds 100 and 101) where the fixed threshold has {fixed} %" in told
     )
     assert f"and soft selection {soft} %" in told
     windows = [(6000, 8000), (14_000, 16_000)]
     less, more = "adaptive-seed100", "adaptive-decay5-seed100"
-    before, after = (share(less, *window, digits=1) for window in windows)
+    before, after = (long_right(less, *window, digits=1) for window in windows)
     assert f"{before} % of those that it learns are right from step 6,000 to 8,000 and" in told
     assert f"and {after} % from 14,000 to 16,000" in told
-    strict = " and ".join(share("fixed-seed100", *window, digits=1) for window in windows)
+    strict = " and ".join(long_right("fixed-seed100", *window, digits=1) for window in windows)
     assert f"where the fixed threshold has {strict} %" in told
-    assert f"seed 101 stays at {share('adaptive-seed101', 14_000, 20_000)} %" in told
-    assert f"with adaptive selection: {of(more, 32_000)} % with seed 100" in told
-    late, early = (of(name, 20_000) for name in (more, less))
+    assert f"seed 101 stays at {long_right('adaptive-seed101', 14_000, 20_000)} %" in told
+    assert f"with adaptive selection: {long_validation(more, 32_000)} % with seed 100" in told
+    late, early = (long_validation(name, 20_000) for name in (more, less))
     assert f"{late} % at step 20,000, where the lesser decay has {early} %" in told
-    assert f"{share(more, 18_000, 20_000)} % of them are right from step 18,000 to 20,000" in told
-    assert f"{share(more, 26_000, 28_000)} % from 26,000 to 28,000" in told
+    assert (
+        f"{long_right(more, 18_000, 20_000)} % of them are right from step 18,000 to 20,000" in told
+    )
+    assert f"{long_right(more, 26_000, 28_000)} % from 26,000 to 28,000" in told
 
 
-def test_figures_of_the_reported_runs_are_those_that_were_measured():
+def test_figures_of_the_reported_runs_are_those_that_were_measured(told):
     """Accuracy of `cifar10-fast` at both lengths, and its pseudo-labels on the way."""
     results = DOCS.parent / "results"
-    told = " ".join((DOCS / "fast.md").read_text().split())
     (row,) = runs.rows(sorted((results / "cifar10-fast").glob("comatch-seed*")))
     assert f"{row.steps:,} steps, which are less than six minutes, end at" in told
     assert f"end at {row.accuracy().split(' (')[0]} % on the test part" in told
