@@ -59,6 +59,7 @@ class Recipe:
     std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: measured")
 
     # How it is seen
+    labelled_view: str = setting("weak", "augmentation of labelled pictures: weak or strong")
     flip: bool = setting(True, "pictures may be mirrored")
     weak_crop: str = setting("pad", "weak view: pad (shift by a few pixels) or resized (zoom in)")
     pad: int = setting(4, "pixels that a pad crop shifts by at most")
@@ -151,6 +152,7 @@ CHOICES = {
     "optimizer": ("sgd", "muon"),
     "precision": ("auto", "fp32", "bf16"),
     "engine": ("auto", "eager", "compiled", "captured"),
+    "labelled_view": ("weak", "strong"),
     "weak_crop": ("pad", "resized"),
     "stem": ("auto", "small", "half", "standard"),
     "stream": ("auto", "yes", "no"),

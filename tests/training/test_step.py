@@ -90,6 +90,9 @@ LEVERS = {
     "soft": {"selection": "soft", "hard_labels": True},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},
+    "teacher": {"teacher": "weak", "ema_warmup": True},
+    "joint teacher": {"teacher": "joint", "ema_warmup": True},
+    "strong labels": {"labelled_view": "strong"},
 }
 
 

@@ -47,10 +47,16 @@ class CoMatch(Method):
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
         )
         selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
+        teacher: str = setting(
+            "none",
+            "whose pseudo-labels: none (the network's own), weak or joint (the averaged network's, "
+            "on weak views or on all)",
+        )
 
         def __post_init__(self) -> None:
             check_name(self.graph, ("authors", "paper"), "graph")
             check_name(self.selection, SELECTIONS, "selection")
+            check_name(self.teacher, ("none", "weak", "joint"), "teacher")
             decay = self.selection_decay
             demand(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
             demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
@@ -60,6 +66,7 @@ class CoMatch(Method):
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)
+        self.ema.own_statistics = config.teacher != "none"
         self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = Window(config.alignment_window, task.classes)
@@ -70,9 +77,19 @@ class CoMatch(Method):
         weak, strong, contrast = batch.u
         # One forward over all views: batch norm must see them together, or accuracy suffers.
         sizes = [len(batch.x), len(strong), len(contrast), len(weak)]
-        _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]))
-        logits_x, logits_strong, _, logits_weak = logits.split(sizes)
-        z_x, z_strong, z_contrast, z_weak = z.split(sizes)
+        views = [batch.x, strong, contrast, weak]
+        if c.teacher == "none":
+            _, logits, z = self.net(torch.cat(views))
+            logits_x, logits_strong, _, logits_weak = logits.split(sizes)
+            z_x, z_strong, z_contrast, z_weak = z.split(sizes)
+        else:
+            _, logits, z = self.net(torch.cat(views[:3]))
+            logits_x, logits_strong, _ = logits.split(sizes[:3])
+            _, z_strong, z_contrast = z.split(sizes[:3])
+            with torch.no_grad():
+                seen = views if c.teacher == "joint" else [batch.x, weak]
+                _, logits, z = self.ema.net(torch.cat(seen))
+            logits_weak, z_x, z_weak = logits[-len(weak) :], z[: len(batch.x)], z[-len(weak) :]
 
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]

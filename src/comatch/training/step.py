@@ -73,7 +73,7 @@ class TrainStep:
         self.parameters = [p for p in method.parameters() if p.requires_grad]
         self.optimizer = optim.build(method, self.lr, recipe)
         views = views_for(recipe)
-        self.weak = policies.build("weak", views)
+        self.labelled = policies.build(recipe.labelled_view, views)
         self.policies = [policies.build(name, views) for name in method.views]
         self.schedule = schedules.build(recipe.schedule, recipe.warmup)
 
@@ -132,7 +132,7 @@ class TrainStep:
             images = policies.normalise(images, self.mean, self.std)
             return images.contiguous(memory_format=self.memory_format)
 
-        labelled = ready(self.weak(x))
+        labelled = ready(self.labelled(x))
         views = tuple(ready(policy(u)) for policy in self.policies)
         return Batch(labelled, y, views, rows)
 
