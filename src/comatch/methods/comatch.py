@@ -42,6 +42,7 @@ class CoMatch(Method):
         embedding_dim: int = setting(64, "width of an embedding")
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
+        hard_from: float = setting(0.0, "share of the run after which they are")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
         selection: str = setting(
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
@@ -101,7 +102,8 @@ class CoMatch(Method):
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
             confidence, label = q.max(1)
             selected = self.selection(q, confidence, label, c.threshold)
-            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q
+            hard = F.one_hot(label, self.classes).to(q.dtype)
+            target = torch.where(self.progress >= c.hard_from, hard, q) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
