@@ -228,6 +228,7 @@ RETIRED = {
     "threshold_from": None,
     "edge_from": None,
     "curriculum": 0.5,
+    "teacher": "none",
 }
 
 

@@ -140,13 +140,11 @@ class Ema(nn.Module):
         theta_ema <- m theta_ema + (1 - m) theta                            (paper, section 3.3)
 
     Batch-norm statistics and other buffers are copied, not averaged: they are averages already.
-    Those of a copy that is shown pictures itself may be its own.
     """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = copy.deepcopy(net).requires_grad_(False)
-        self.own_statistics = False
 
     @torch.no_grad()
     def update(self, net: nn.Module, decay: float | Tensor) -> None:
@@ -158,8 +156,6 @@ class Ema(nn.Module):
             torch._foreach_add_(mine, ways)
         else:
             torch._foreach_lerp_(mine, list(net.parameters()), 1 - decay)
-        if self.own_statistics:
-            return
         for kind in {buffer.dtype for buffer in net.buffers()}:  # one kernel for each
             pairs = zip(self.net.buffers(), net.buffers(), strict=True)
             kept, new = zip(*(pair for pair in pairs if pair[1].dtype == kind), strict=True)

@@ -12,7 +12,7 @@ from torch import nn
 from comatch.methods import CoMatch
 from comatch.types import UNLABELLED, Batch, Task
 
-CLASSES = 3
+CLASSES, STEPS = 3, 8
 
 
 class Encoder(nn.Module):
@@ -33,7 +33,7 @@ def make(**settings):
     torch.manual_seed(0)
     config = CoMatch.Config(bank_size=20, alignment_window=3, threshold=0.45, edge_threshold=0.3)
     config = dataclasses.replace(config, **settings)
-    method = CoMatch(Encoder(), Task(CLASSES, steps=8), config).double()
+    method = CoMatch(Encoder(), Task(CLASSES, steps=STEPS), config).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(8)  # predictions that differ from each other
     return method
@@ -53,7 +53,7 @@ class Twin:
     """Algorithm 1 with Python lists for every memory."""
 
     def __init__(self, config):
-        self.c, self.bank, self.means = config, [], []
+        self.c, self.bank, self.means, self.taken = config, [], [], 0
         even = torch.tensor(1 / CLASSES).item()  # in float32, as networks are made
         # Of confidence: mean, variance; of each class: mean probability.
         self.usual, self.often = [even, 1.0], [even] * CLASSES
@@ -81,7 +81,8 @@ class Twin:
         return [float(v >= o * min(mean, tau)) for v, o in zip(confidence, own, strict=True)]
 
     def target(self, row):
-        return F.one_hot(row.argmax(), CLASSES).double() if self.c.hard_labels else row
+        hard = self.c.hard_labels and self.taken >= self.c.hard_from * STEPS
+        return F.one_hot(row.argmax(), CLASSES).double() if hard else row
 
     def contrast(self, q, zs, zc):
         c, m = self.c, len(q)
@@ -132,6 +133,7 @@ class Twin:
             int(row.argmax()) if weight >= 0.5 else UNLABELLED
             for row, weight in zip(q, weights, strict=True)
         ]
+        self.taken += 1
         return loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr, labels
 
 
@@ -144,6 +146,7 @@ class Twin:
         {"selection": "adaptive", "selection_decay": 0.6, "threshold": 0.5},
         {"selection": "soft", "selection_decay": 0.3},
         {"hard_labels": True},
+        {"hard_labels": True, "hard_from": 0.3},
         {"hard_labels": True, "selection": "adaptive", "selection_decay": 0.3},
     ],
 )

@@ -121,6 +121,31 @@ def test_tuning_asks_for_validation_pictures(tmp_path):
         tuning.table([path])
 
 
+def test_settings_are_compared_as_they_were_at_a_step(tmp_path, cli):
+    """Finished or not, and whatever length they were made for."""
+    validation = {"a": {50: 0.6, 100: 0.8}, "b": {50: 0.7}, "c": {40: 0.9}}
+    for name, evaluations in validation.items():
+        path = tried(tmp_path / name, 100, 0.8, steps=200 if name == "b" else 100)
+        with (path / "metrics.jsonl").open("a") as file:
+            for step, value in evaluations.items():
+                line = {"step": step, "kind": "eval", "top1": 0.123, "validation_top1": value}
+                file.write(json.dumps(line) + "\n")
+    (tmp_path / "b" / "summary.json").unlink()
+    code, out, err = cli("report", "--tuning", "--at", 50, "--markdown", tmp_path)
+    assert code == 0, err
+    _, _, first, longer = out.splitlines()
+    assert first == "| the first | 50 | 60.00 | 50.00 | 10.00 | 100 | 0123456 |"
+    assert longer == "| steps=200 | 50 | 70.00 |  |  | 100 | 0123456 |"
+    assert "1 of 3 runs left out, no validation at 50" in err
+
+    code, _, err = cli("report", "--tuning", "--at", 60, tmp_path / "a")
+    assert code == 2
+    assert "no validation at step 60; it was at 50, 100" in err
+    code, _, err = cli("report", "--at", 60, tmp_path / "a")
+    assert code == 2
+    assert "add --tuning" in err
+
+
 def test_a_folder_of_runs_is_reported_without_those_that_still_train(tmp_path, cli):
     for seed in range(3):
         folder(tmp_path / str(seed), seed, 0.5)

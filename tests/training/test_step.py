@@ -90,9 +90,7 @@ LEVERS = {
     "soft": {"selection": "soft", "hard_labels": True},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},
-    "teacher": {"teacher": "weak", "ema_warmup": True},
-    "joint teacher": {"teacher": "joint", "ema_warmup": True},
-    "strong labels": {"labelled_view": "strong"},
+    "late": {"hard_labels": True, "hard_from": 0.1},
 }
 
 
@@ -233,6 +231,17 @@ def no_chance(monkeypatch):
         "contrast": lambda images, _: images.roll(3, 2),
     }
     monkeypatch.setattr(policies, "POLICIES", views)
+
+
+@pytest.mark.usefixtures("no_chance")
+def test_labelled_pictures_are_seen_in_the_view_that_is_set(tmp_path, tiny):
+    weak, strong = (
+        assembly(tmp_path, {**tiny, "labelled_view": view}).step.draw()[0]
+        for view in ("weak", "strong")
+    )
+    assert torch.equal(strong.x, weak.x.roll(3, 3))
+    assert not torch.equal(strong.x, weak.x)
+    assert all(torch.equal(a, b) for a, b in zip(strong.u, weak.u, strict=True))
 
 
 @pytest.mark.slow

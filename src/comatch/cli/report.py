@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from comatch.cli.console import out, tell_remarks
+from comatch.errors import UserError
 
 
 def report(
@@ -22,20 +23,31 @@ def report(
             "--tuning", help="Settings unlike the first run's, and validation instead of test."
         ),
     ] = False,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="STEP",
+            min=1,
+            help="With --tuning: as the runs were at this step, finished or not.",
+        ),
+    ] = None,
 ) -> None:
     """Compare finished runs: mean and deviation over seeds, and how many."""
     from comatch.report import benchmarks, tables
     from comatch.report import runs as reader
     from comatch.report import tuning as tried
 
+    if at and not tuning:
+        raise UserError("--at compares settings that were tried: add --tuning")
     measured = [benchmarks.read(path) for path in runs if path.suffix == ".json"]
     for record in measured:
         print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
     given = reader.every(path for path in runs if path.suffix != ".json")
-    folders, remarks = reader.finished(given)
+    folders, remarks = tried.reached(given, at) if at else reader.finished(given)
     tell_remarks(remarks)
     if tuning and folders:
-        lines = tried.table(folders)
+        lines = tried.table(folders, at)
         print(reader.ruled(lines)) if markdown else out.print(tables.tuning(lines))
     elif folders:
         rows = reader.rows(folders)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from comatch import distributed, losses
 from comatch.config import MethodConfig, check_name, demand, setting
@@ -42,24 +42,19 @@ class CoMatch(Method):
         embedding_dim: int = setting(64, "width of an embedding")
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
-        hard_from: float = setting(0.0, "share of the run after which they are")
+        hard_from: float = setting(0.0, "with hard_labels: share of the run before they are hard")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
         selection: str = setting(
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
         )
         selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
-        teacher: str = setting(
-            "none",
-            "whose pseudo-labels: none (the network's own), weak or joint (the averaged network's, "
-            "on weak views or on all)",
-        )
 
         def __post_init__(self) -> None:
             check_name(self.graph, ("authors", "paper"), "graph")
             check_name(self.selection, SELECTIONS, "selection")
-            check_name(self.teacher, ("none", "weak", "joint"), "teacher")
             decay = self.selection_decay
             demand(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
+            demand(0 <= self.hard_from <= 1, f"hard_from={self.hard_from}: must be in [0, 1]")
             demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
             demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
             for name in ("bank_size", "embedding_dim", "alignment_window"):
@@ -67,7 +62,6 @@ class CoMatch(Method):
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)
-        self.ema.own_statistics = config.teacher != "none"
         self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = Window(config.alignment_window, task.classes)
@@ -78,19 +72,9 @@ class CoMatch(Method):
         weak, strong, contrast = batch.u
         # One forward over all views: batch norm must see them together, or accuracy suffers.
         sizes = [len(batch.x), len(strong), len(contrast), len(weak)]
-        views = [batch.x, strong, contrast, weak]
-        if c.teacher == "none":
-            _, logits, z = self.net(torch.cat(views))
-            logits_x, logits_strong, _, logits_weak = logits.split(sizes)
-            z_x, z_strong, z_contrast, z_weak = z.split(sizes)
-        else:
-            _, logits, z = self.net(torch.cat(views[:3]))
-            logits_x, logits_strong, _ = logits.split(sizes[:3])
-            _, z_strong, z_contrast = z.split(sizes[:3])
-            with torch.no_grad():
-                seen = views if c.teacher == "joint" else [batch.x, weak]
-                _, logits, z = self.ema.net(torch.cat(seen))
-            logits_weak, z_x, z_weak = logits[-len(weak) :], z[: len(batch.x)], z[-len(weak) :]
+        _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]))
+        logits_x, logits_strong, _, logits_weak = logits.split(sizes)
+        z_x, z_strong, z_contrast, z_weak = z.split(sizes)
 
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]
@@ -102,8 +86,7 @@ class CoMatch(Method):
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
             confidence, label = q.max(1)
             selected = self.selection(q, confidence, label, c.threshold)
-            hard = F.one_hot(label, self.classes).to(q.dtype)
-            target = torch.where(self.progress >= c.hard_from, hard, q) if c.hard_labels else q
+            target = self.harden(q, label) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
@@ -131,3 +114,8 @@ class CoMatch(Method):
             remember,
             label.masked_fill(~selected.confident, UNLABELLED),
         )
+
+    def harden(self, q: Tensor, label: Tensor) -> Tensor:  # [muB, C]
+        """One class instead of its probabilities, once the time for it has come."""
+        hard = F.one_hot(label, self.classes).to(q.dtype)
+        return torch.where(self.progress >= self.config.hard_from, hard, q)

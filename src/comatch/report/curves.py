@@ -7,7 +7,7 @@ still training, or was stopped, is read as far as it came.
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,10 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     return found if same_seeds(found) else [named_with_seeds(one) for one in found]
 
 
-def measures(path: Path) -> dict[str, dict[int, float]]:
+def measures(path: Path, wanted: Mapping[str, str] = MEASURES) -> dict[str, dict[int, float]]:
     """Each measure of one run: its value at each step that it was written at."""
     file = path / "metrics.jsonl"
-    values: dict[str, dict[int, float]] = {name: {} for name in MEASURES}
+    values: dict[str, dict[int, float]] = {name: {} for name in wanted}
     try:
         text = file.read_text()
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def measures(path: Path) -> dict[str, dict[int, float]]:
     for line in text.split("\n")[:-1]:
         try:
             entry = json.loads(line)
-            for name, kind in MEASURES.items():
+            for name, kind in wanted.items():
                 if entry["kind"] == kind and name in entry:
                     values[name][entry["step"]] = entry[name]
         except (ValueError, TypeError, KeyError):

@@ -175,11 +175,8 @@ def rows(paths: Sequence[Path]) -> list[Row]:
 def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
     group = sorted(group, key=lambda run: run[0]["seed"])
     summaries = [summary for summary, _ in group]
-    seeds = [summary["seed"] for summary in summaries]
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"seed {max(seeds, key=seeds.count)} occurs twice: name each run once")
-    sessions = [read_json(folder.environment)["sessions"][-1] for _, folder in group]
-    revisions = {(session["git"] or "unknown")[:7] for session in sessions}
+    seeds = once_each([summary["seed"] for summary in summaries])
+    sessions = last_sessions(folder for _, folder in group)
     first = summaries[0]
     return Row(
         first["data"],
@@ -190,9 +187,24 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
         [summary["top1"] for summary in summaries],
         statistics.mean(summary["seconds"] for summary in summaries),
         ", ".join(sorted({session["device"] for session in sessions})),
-        ", ".join(sorted(revisions)),
+        revisions(sessions),
         top5=top5_of(group),
     )
+
+
+def once_each(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"seed {max(seeds, key=seeds.count)} occurs twice: name each run once")
+    return seeds
+
+
+def last_sessions(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
+    """Where and with which version each of these runs was computed last."""
+    return [read_json(folder.environment)["sessions"][-1] for folder in folders]
+
+
+def revisions(sessions: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(sorted({(session["git"] or "unknown")[:7] for session in sessions}))
 
 
 def top5_of(group: list[tuple[dict[str, Any], RunFolder]]) -> list[float]:
