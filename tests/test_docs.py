@@ -224,6 +224,69 @@ def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
     assert f"{long_right(more, 26_000, 28_000)} % from 26,000 to 28,000" in told
 
 
+def test_figures_of_the_first_steps_are_those_that_were_measured(told):
+    """Of runs that were stopped early."""
+    folder = "cifar10-fast-early"
+    results = DOCS.parent / "results"
+    early_right, early_validation = (partial(of, folder=folder) for of in (right, validation))
+
+    def late(name):
+        return early_right(name, 5000, 10_000)
+
+    names = [path.name for path in (results / folder).iterdir()]
+    ends = [logged(name, 0, 10_000, folder=folder)[-1]["step"] for name in names]
+    assert f"after {min(ends):,} to {max(ends):,} steps" in told
+    mixed_up = [late(f"{name}-seed105") for name in ("hard", "late", "fixed")]
+    assert "come to {}, {} and {} % of right pseudo-labels from step".format(*mixed_up) in told
+    others = [late(f"late-seed{seed}") for seed in (102, 103, 104)]
+    assert "the others come to {}, {} and {} %".format(*others) in told
+
+    slow, strong, window = "slow-seed105", "strong-seed105", (3000, 4000)
+    for name in (slow, strong):
+        share = early_right(name, *window)
+        assert f"{share} % of the pseudo-labels are right from step 3,000 to 4,000" in told
+        assert f"{early_validation(name, 4000)} % of the validation pictures at step" in told
+    assert f"to 4,000 and {late(slow)} % from 5,000 on" in told
+    every = [
+        (line["validation_top1"], path.parent.name)
+        for path in results.glob("cifar10-fast*/*-seed1??/metrics.jsonl")
+        for line in logged(path.parent.name, 3999, 4000, "eval", path.parents[1].name)
+    ]
+    *_, (second, _), (_, best) = sorted(every)
+    assert best == slow
+    assert f"no other run in these records has more than {100 * second:.2f}." in told
+
+    quick = " and ".join(early_right(f"quick-seed{seed}", *window) for seed in (100, 101))
+    hard = [long_right(f"adaptive-trapezoid-hard-seed{seed}", *window) for seed in (100, 101)]
+    assert f"{quick} % of the pseudo-labels are right (seeds 100 and 101)" in told
+    assert "where 0.999 has {} and {} %".format(*hard) in told
+    now, before = (
+        " and ".join(early_right(f"teacher-{name}-seed101", *steps) for name in ("weak", "joint"))
+        for steps in (window, (2000, 3000))
+    )
+    assert f"But {now} % of these are right from step 3,000 to 4,000" in told
+    assert f"it was {before} % in the thousand steps before" in told
+
+
+def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told):
+    """And of the one that was stopped."""
+    folder = "cifar10-fast-hard"
+    done, stopped = "comatch-seed0", "comatch-seed1"
+    results = DOCS.parent / "results"
+    summary = json.loads((results / folder / done / "summary.json").read_text())
+    session = json.loads((results / folder / done / "environment.json").read_text())["sessions"][0]
+    assert f"took {summary['seconds']:.0f} s, of which {session['startup_seconds']:.0f}" in told
+    assert f"({summary['seconds']:.0f} s alone on" in (DOCS.parent / "README.md").read_text()
+    assert f"ends at {100 * summary['top1']:.2f} % on the test part" in told
+    one, other = (right(name, 6000, 8000, folder=folder) for name in (stopped, done))
+    assert f"{one} % of its pseudo-labels were right, where seed 0 had {other}," in told
+    assert f"it was {right(stopped, 26_000, 28_000, folder=folder)} %, with" in told
+    last = logged(stopped, 0, 50_000, "eval", folder)[-1]
+    shown = f"{100 * last['top1']:.2f} %"
+    assert f"{shown} on the test part at step {last['step']:,}." in told
+    assert f"it had {shown} at step {last['step']:,}" in (results / "README.md").read_text()
+
+
 def test_figures_of_the_reported_runs_are_those_that_were_measured(told):
     """Accuracy of `cifar10-fast` at both lengths, and its pseudo-labels on the way."""
     results = DOCS.parent / "results"
