@@ -268,6 +268,21 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     assert f"it was {before} % in the thousand steps before" in told
 
 
+def test_figures_of_digits_are_those_that_were_measured(told):
+    """Labelled pictures in strong views and in weak ones, seed by seed."""
+    strong, weak = (
+        [
+            float(validation(f"muon-adaptive{name}-seed{seed}", 250, folder="digits-10-tuning"))
+            for seed in range(100, 105)
+        ]
+        for name in ("-strong", "")
+    )
+    *others, _ = sorted(abs(one - other) for one, other in zip(strong, weak, strict=True))
+    assert f"{min(strong):.2f} % in the worst of the five seeds" in told
+    assert f"where weak views have {min(weak):.2f}; in the other four the two are" in told
+    assert f"within {max(others):.2f} points" in told
+
+
 def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told):
     """And of the one that was stopped."""
     folder = "cifar10-fast-hard"
