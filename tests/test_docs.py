@@ -279,11 +279,9 @@ def test_figures_of_digits_are_those_that_were_measured(told):
     )
     *others, _ = sorted(abs(one - other) for one, other in zip(strong, weak, strict=True))
     assert f"{min(strong):.2f} % in the worst of the five seeds" in told
-    assert (
-        f"where weak views have {min(weak):.2f}; in the other four the two are less than two points apart"
-        in told
-    )
+    assert f"where weak views have {min(weak):.2f}; in the other four the two are less" in told
     assert max(others) < 2
+    assert "less than two points apart" in told
 
 
 def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told):

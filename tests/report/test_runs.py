@@ -131,16 +131,20 @@ def test_settings_are_compared_as_they_were_at_a_step(tmp_path, cli):
                 line = {"step": step, "kind": "eval", "top1": 0.123, "validation_top1": value}
                 file.write(json.dumps(line) + "\n")
     (tmp_path / "b" / "summary.json").unlink()
+    (tried(tmp_path / "d", 100, 0.8) / "metrics.jsonl").unlink()  # it has only begun
     code, out, err = cli("report", "--tuning", "--at", 50, "--markdown", tmp_path)
     assert code == 0, err
     _, _, first, longer = out.splitlines()
     assert first == "| the first | 50 | 60.00 | 50.00 | 10.00 | 100 | 0123456 |"
     assert longer == "| steps=200 | 50 | 70.00 |  |  | 100 | 0123456 |"
-    assert "1 of 3 runs left out, no validation at 50" in err
+    assert "2 of 4 runs left out, no validation at 50" in err
 
     code, _, err = cli("report", "--tuning", "--at", 60, tmp_path / "a")
     assert code == 2
     assert "no validation at step 60; it was at 50, 100" in err
+    code, _, err = cli("report", "--tuning", "--at", 60, tmp_path / "d")
+    assert code == 2
+    assert "no validation at step 60; none so far" in err
     code, _, err = cli("report", "--at", 60, tmp_path / "a")
     assert code == 2
     assert "add --tuning" in err

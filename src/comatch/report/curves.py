@@ -58,14 +58,25 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     return found if same_seeds(found) else [named_with_seeds(one) for one in found]
 
 
-def measures(path: Path, wanted: Mapping[str, str] = MEASURES) -> dict[str, dict[int, float]]:
+def measures(path: Path) -> dict[str, dict[int, float]]:
     """Each measure of one run: its value at each step that it was written at."""
+    file = path / "metrics.jsonl"
+    if not file.exists():
+        raise UserError(f"{path} has no metrics.jsonl: there is nothing to draw")
+    values = logged(path, MEASURES)
+    if not any(values.values()):
+        raise UserError(f"{file} holds no measure to draw yet")
+    return values
+
+
+def logged(path: Path, wanted: Mapping[str, str]) -> dict[str, dict[int, float]]:
+    """The same of what is wanted, by name and kind of line; nothing of a run that only begins."""
     file = path / "metrics.jsonl"
     values: dict[str, dict[int, float]] = {name: {} for name in wanted}
     try:
         text = file.read_text()
     except FileNotFoundError:
-        raise UserError(f"{path} has no metrics.jsonl: there is nothing to draw") from None
+        return values
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from None
     # A run that is writing just now may be halfway through its last line.
@@ -77,8 +88,6 @@ def measures(path: Path, wanted: Mapping[str, str] = MEASURES) -> dict[str, dict
                     values[name][entry["step"]] = entry[name]
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{file} was not written by comatch train") from None
-    if not any(values.values()):
-        raise UserError(f"{file} holds no measure to draw yet")
     return values
 
 

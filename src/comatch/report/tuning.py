@@ -45,7 +45,7 @@ def line(
     said_elsewhere = () if at else ("steps",)
     unlike = [k for k in mine if k not in said_elsewhere and mine[k] != usual.get(k)]
     steps = at or mine["steps"]
-    measured = [curves.measures(path, MEASURES) for path in paths]
+    measured = [curves.logged(path, MEASURES) for path in paths]
     shares = [last_shares(one, steps) for one in measured]
     if at:
         validation = [one[VALIDATION][at] for one in measured]
@@ -79,11 +79,13 @@ def last_shares(measured: dict[str, dict[int, float]], steps: int) -> dict[str, 
 
 def reached(paths: Sequence[Path], at: int) -> tuple[list[Path], list[str]]:
     """Those of these runs that were evaluated at a step, and a remark if others are left out."""
-    there = [path for path in paths if at in curves.measures(path, MEASURES)[VALIDATION]]
+    there = [path for path in paths if at in curves.logged(path, MEASURES)[VALIDATION]]
     left = [path for path in paths if path not in there]
     if left and not there:
-        steps = list(curves.measures(left[0], MEASURES)[VALIDATION])
-        known = f"it was at {shortened(steps)}" if steps else "none were held back or looked at yet"
+        steps = list(curves.logged(left[0], MEASURES)[VALIDATION])
+        known = (
+            f"it was at {shortened(steps)}" if steps else "none so far (--set validation=NUMBER)"
+        )
         raise UserError(f"{left[0]}: no validation at step {at}; {known}")
     said = f"{len(left)} of {len(paths)} runs left out, no validation at {at}: {shortened(left)}"
     return there, [said] if left else []
