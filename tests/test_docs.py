@@ -256,6 +256,9 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     assert best == slow
     assert f"no other run in these records has more than {100 * second:.2f}." in told
 
+    more, less = (long_validation(f"adaptive{name}-seed100", 4000) for name in ("-decay5", ""))
+    assert f"step 4,000 ({more} %, and {less} % with less decay" in told
+
     quick = " and ".join(early_right(f"quick-seed{seed}", *window) for seed in (100, 101))
     hard = [long_right(f"adaptive-trapezoid-hard-seed{seed}", *window) for seed in (100, 101)]
     assert f"{quick} % of the pseudo-labels are right (seeds 100 and 101)" in told
