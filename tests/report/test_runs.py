@@ -1,12 +1,14 @@
 """Tables from run folders: grouped by everything but the seed."""
 
+import io
 import json
 import statistics
 
 import pytest
+from rich.console import Console
 
 from comatch.errors import UserError
-from comatch.report import curves, runs, tuning
+from comatch.report import curves, runs, tables, tuning
 
 
 def folder(path, seed, top1, lr=0.1, **summary):
@@ -72,6 +74,19 @@ def test_a_folder_that_is_no_run(tmp_path):
         runs.rows([tmp_path])
 
 
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ([0, 1, 2], "0, 1, 2"),
+        ([0, 1, 2, 3], "0 to 3"),
+        ([7, 100, 101, 102, 103, 104, 110], "7, 100 to 104, 110"),
+        ([], ""),
+    ],
+)
+def test_many_seeds_are_told_in_few_words(seeds, text):
+    assert runs.in_order(seeds) == text
+
+
 # ----------------------------------------------------------------------------------- tuning
 
 
@@ -113,6 +128,17 @@ def test_what_was_tried_shows_no_test_accuracy(tmp_path, cli):
         assert "12.3" not in out
 
 
+def test_settings_and_figures_stay_whole_in_a_narrow_terminal():
+    figures = ["20,000", "71.75 ± 13.62", "77.55 ± 10.79", "82.66 ± 14.69"]
+    seeds = ", ".join(map(str, range(100, 130, 2)))
+    line = ["labelled_view=strong, hard_labels=False", *figures, seeds, "0123456"]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(tables.tuning([list(tuning.HEAD), line]))
+    shown = console.file.getvalue()
+    for whole in ("labelled_view=strong", "hard_labels=False", *figures, "128"):
+        assert whole in shown
+
+
 def test_tuning_asks_for_validation_pictures(tmp_path):
     path = tried(tmp_path / "a", 100, 0.8)
     folder(tmp_path / "b", 0, 0.9)
@@ -138,6 +164,10 @@ def test_settings_are_compared_as_they_were_at_a_step(tmp_path, cli):
     assert first == "| the first | 50 | 60.00 | 50.00 | 10.00 | 100 | 0123456 |"
     assert longer == "| steps=200 | 50 | 70.00 |  |  | 100 | 0123456 |"
     assert "2 of 4 runs left out, no validation at 50" in err
+
+    code, out, err = cli("report", "--tuning", "--at", 50, tmp_path)
+    assert code == 0, err
+    assert "steps=200" in out
 
     code, _, err = cli("report", "--tuning", "--at", 60, tmp_path / "a")
     assert code == 2

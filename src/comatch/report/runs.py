@@ -63,7 +63,7 @@ class Row:
             "steps": f"{self.steps:,}",
             "accuracy %": self.accuracy(),
             TOP5: in_per_cent(self.top5),
-            "seeds": ", ".join(map(str, self.seeds)),
+            "seeds": in_order(self.seeds),
             "seconds": "" if self.seconds is None else f"{self.seconds:.0f}",
             "device": self.device,
             "commit": self.revision,
@@ -80,6 +80,19 @@ def in_per_cent(shares: Sequence[float]) -> str:
         return ""
     spread = f" ± {100 * statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
     return f"{100 * statistics.mean(shares):.2f}{spread}"
+
+
+def in_order(seeds: Sequence[int]) -> str:
+    """`0, 1, 2`, and `100 to 104` for more than three that follow each other."""
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) > 3 else ", ".join(map(str, part)) for part in parts
+    )
 
 
 def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:

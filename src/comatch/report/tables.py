@@ -92,9 +92,13 @@ def beside_paper(columns: Sequence[str], rows: Sequence[tuple[str, list[str], li
 def tuning(lines: Sequence[Sequence[str]]) -> Table:
     """A head, and a line for each configuration; its commit is for the record only."""
     head, *rest = lines
-    table = Table(head[0], box=box.SIMPLE_HEAD)
-    for name in head[1:-1]:
+    # In a terminal of eighty, settings and figures stay whole; a list of many seeds is broken.
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    unlike, *figures, seeds, _ = head
+    table.add_column(unlike, no_wrap=True)
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(seeds)
     for unlike, *figures, _ in rest:
         table.add_row(unlike.replace(", ", "\n"), *figures)
     return table
