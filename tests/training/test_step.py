@@ -87,10 +87,9 @@ def test_learning_rate_warms_up(tmp_path, tiny):
 # What the paper does not have, each of them switched on.
 LEVERS = {
     "adaptive": {"selection": "adaptive"},
-    "soft": {"selection": "soft", "hard_labels": True},
+    "soft": {"selection": "soft", "hard_labels": True, "hard_from": 0.1},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},
-    "late": {"hard_labels": True, "hard_from": 0.1},
 }
 
 
