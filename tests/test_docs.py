@@ -20,6 +20,7 @@ from comatch.types import Batch, Task
 
 PACKAGE = Path(comatch.__file__).parent
 DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = DOCS.parent / "results"
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split(" | ")]
     for line in (DOCS / "paper.md").read_text().splitlines()
@@ -105,7 +106,7 @@ def test_figures_of_streaming_are_those_that_were_measured():
 
 def logged(name, first, last, kind="train", folder="cifar10-fast-tuning"):
     """What a recorded run wrote after one step and up to another."""
-    file = DOCS.parent / "results" / folder / name / "metrics.jsonl"
+    file = RESULTS / folder / name / "metrics.jsonl"
     every = (json.loads(line) for line in file.read_text().splitlines())
     return [one for one in every if one["kind"] == kind and first < one["step"] <= last]
 
@@ -178,7 +179,7 @@ def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
         " and ".join(long_validation(f"{name}-seed{seed}", 32_000) for seed in (100, 101))
         for name in ("adaptive-trapezoid-hard", "adaptive", "fixed", "soft")
     )
-    folder = DOCS.parent / "results" / LONG
+    folder = RESULTS / LONG
     chosen = [*sorted(folder.glob("fixed-*")), *sorted(folder.glob("adaptive-trapezoid-hard-*"))]
     _, recipe, best = (line[tuning.HEAD.index("validation %")] for line in tuning.table(chosen))
     assert f"have {best} % of the validation pictures right" in told
@@ -227,13 +228,12 @@ def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
 def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     """Of runs that were stopped early."""
     folder = "cifar10-fast-early"
-    results = DOCS.parent / "results"
     early_right, early_validation = (partial(of, folder=folder) for of in (right, validation))
 
     def late(name):
         return early_right(name, 5000, 10_000)
 
-    names = [path.name for path in (results / folder).iterdir()]
+    names = [path.name for path in (RESULTS / folder).iterdir()]
     ends = [logged(name, 0, 10_000, folder=folder)[-1]["step"] for name in names]
     assert f"after {min(ends):,} to {max(ends):,} steps" in told
     mixed_up = [late(f"{name}-seed105") for name in ("hard", "late", "fixed")]
@@ -249,7 +249,7 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     assert f"to 4,000 and {late(slow)} % from 5,000 on" in told
     every = [
         (line["validation_top1"], path.parent.name)
-        for path in results.glob("cifar10-fast*/*-seed1??/metrics.jsonl")
+        for path in RESULTS.glob("cifar10-fast*/*-seed1??/metrics.jsonl")
         for line in logged(path.parent.name, 3999, 4000, "eval", path.parents[1].name)
     ]
     *_, (second, _), (_, best) = sorted(every)
@@ -290,9 +290,8 @@ def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told)
     """And of the one that was stopped."""
     folder = "cifar10-fast-hard"
     done, stopped = "comatch-seed0", "comatch-seed1"
-    results = DOCS.parent / "results"
-    summary = json.loads((results / folder / done / "summary.json").read_text())
-    session = json.loads((results / folder / done / "environment.json").read_text())["sessions"][0]
+    summary = json.loads((RESULTS / folder / done / "summary.json").read_text())
+    session = json.loads((RESULTS / folder / done / "environment.json").read_text())["sessions"][0]
     assert f"took {summary['seconds']:.0f} s, of which {session['startup_seconds']:.0f}" in told
     assert f"({summary['seconds']:.0f} s alone on" in (DOCS.parent / "README.md").read_text()
     assert f"ends at {100 * summary['top1']:.2f} % on the test part" in told
@@ -302,16 +301,15 @@ def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told)
     last = logged(stopped, 0, 50_000, "eval", folder)[-1]
     shown = f"{100 * last['top1']:.2f} %"
     assert f"{shown} on the test part at step {last['step']:,}." in told
-    assert f"it had {shown} at step {last['step']:,}" in (results / "README.md").read_text()
+    assert f"it had {shown} at step {last['step']:,}" in (RESULTS / "README.md").read_text()
 
 
 def test_figures_of_the_reported_runs_are_those_that_were_measured(told):
     """Accuracy of `cifar10-fast` at both lengths, and its pseudo-labels on the way."""
-    results = DOCS.parent / "results"
-    (row,) = runs.rows(sorted((results / "cifar10-fast").glob("comatch-seed*")))
+    (row,) = runs.rows(sorted((RESULTS / "cifar10-fast").glob("comatch-seed*")))
     assert f"{row.steps:,} steps, which are less than six minutes, end at" in told
     assert f"end at {row.accuracy().split(' (')[0]} % on the test part" in told
-    (row,) = runs.rows(sorted((results / "cifar10-fast-50k").glob("comatch-seed*")))
+    (row,) = runs.rows(sorted((RESULTS / "cifar10-fast-50k").glob("comatch-seed*")))
     assert f"`--steps {row.steps}`, which fit into ten, the same seeds end at" in told
     assert f"the same seeds end at {row.accuracy().split(' (')[0]} %" in told
     assert row.accuracy().replace(" (", " % (") in (DOCS.parent / "README.md").read_text()

@@ -164,11 +164,16 @@ def every(paths: Iterable[Path]) -> list[Path]:
 def finished(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Those of these run folders that have a result, and a remark if others are left out."""
     done = [path for path in paths if RunFolder(path).finished()]
-    left = [path for path in paths if path not in done]
-    if left and not done:
-        raise UserError(f"{left[0]} has not finished: train with --resume to go on")
-    said = f"{len(left)} of {len(paths)} runs left out, not finished: {shortened(left)}"
-    return done, [said] if left else []
+    if paths and not done:
+        raise UserError(f"{paths[0]} has not finished: train with --resume to go on")
+    return done, left_out(paths, done, "not finished")
+
+
+def left_out(paths: Sequence[Path], kept: Sequence[Path], why: str) -> list[str]:
+    """A remark on those of these run folders that are not kept, if there are any."""
+    left = [path for path in paths if path not in kept]
+    said = f"{len(left)} of {len(paths)} runs left out, {why}: {shortened(left)}"
+    return [said] if left else []
 
 
 def rows(paths: Sequence[Path]) -> list[Row]:

@@ -27,23 +27,22 @@ def table(paths: Sequence[Path], at: int | None = None) -> list[list[str]]:
 
     Runs are compared as they ended or, finished or not, as they were at a step.
     """
-    groups: dict[str, list[Path]] = defaultdict(list)
+    groups: dict[str, list[tuple[int, Path]]] = defaultdict(list)
     for path in paths:
-        settings = runs.essence_of_json(RunFolder(path).written())
-        groups[json.dumps(settings)].append(path)
+        recipe = RunFolder(path).written()
+        groups[json.dumps(runs.essence_of_json(recipe))].append((recipe["seed"], path))
     first, *_ = (json.loads(key) for key in groups)
     return [list(HEAD), *(line(first, json.loads(k), group, at) for k, group in groups.items())]
 
 
 def line(
-    first: dict[str, Any], mine: dict[str, Any], group: Sequence[Path], at: int | None
+    first: dict[str, Any], mine: dict[str, Any], group: Sequence[tuple[int, Path]], at: int | None
 ) -> list[str]:
-    by_seed = sorted((RunFolder(path).written()["seed"], path) for path in group)
-    seeds, paths = zip(*by_seed, strict=True)
+    """Of one configuration: its runs, each with its seed."""
+    seeds, paths = zip(*sorted(group), strict=True)
     usual = {**RETIRED, **first}
-    # Of runs that are compared as they were at a step, some may have been made for longer.
-    said_elsewhere = () if at else ("steps",)
-    unlike = [k for k in mine if k not in said_elsewhere and mine[k] != usual.get(k)]
+    # The column of steps tells how long a run was, unless it is compared as it was on the way.
+    unlike = [k for k in mine if mine[k] != usual.get(k) and (at or k != "steps")]
     steps = at or mine["steps"]
     measured = [curves.logged(path, MEASURES) for path in paths]
     shares = [last_shares(one, steps) for one in measured]
@@ -79,13 +78,12 @@ def last_shares(measured: dict[str, dict[int, float]], steps: int) -> dict[str, 
 
 def reached(paths: Sequence[Path], at: int) -> tuple[list[Path], list[str]]:
     """Those of these runs that were evaluated at a step, and a remark if others are left out."""
-    there = [path for path in paths if at in curves.logged(path, MEASURES)[VALIDATION]]
-    left = [path for path in paths if path not in there]
-    if left and not there:
-        steps = list(curves.logged(left[0], MEASURES)[VALIDATION])
+    evaluated = {path: list(curves.logged(path, MEASURES)[VALIDATION]) for path in paths}
+    there = [path for path, steps in evaluated.items() if at in steps]
+    if paths and not there:
+        steps = evaluated[paths[0]]
         known = (
             f"it was at {shortened(steps)}" if steps else "none so far (--set validation=NUMBER)"
         )
-        raise UserError(f"{left[0]}: no validation at step {at}; {known}")
-    said = f"{len(left)} of {len(paths)} runs left out, no validation at {at}: {shortened(left)}"
-    return there, [said] if left else []
+        raise UserError(f"{paths[0]}: no validation at step {at}; {known}")
+    return there, runs.left_out(paths, there, f"no validation at {at}")
