@@ -133,6 +133,11 @@ LONG = "cifar10-fast-tuning-32k"
 long_logged, long_right, long_validation = (
     partial(of, folder=LONG) for of in (logged, right, validation)
 )
+EARLY = "cifar10-fast-early"
+early_logged, early_right, early_validation = (
+    partial(of, folder=EARLY) for of in (logged, right, validation)
+)
+TO_4000 = (3000, 4000)
 
 
 def test_figures_of_tuning_are_those_that_were_measured(told):
@@ -226,46 +231,82 @@ def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
 
 
 def test_figures_of_the_first_steps_are_those_that_were_measured(told):
-    """Of runs that were stopped early."""
-    folder = "cifar10-fast-early"
-    early_right, early_validation = (partial(of, folder=folder) for of in (right, validation))
-
-    def late(name):
-        return early_right(name, 5000, 10_000)
-
-    names = [path.name for path in (RESULTS / folder).iterdir()]
-    ends = [logged(name, 0, 10_000, folder=folder)[-1]["step"] for name in names]
-    assert f"after {min(ends):,} to {max(ends):,} steps" in told
-    mixed_up = [late(f"{name}-seed105") for name in ("hard", "late", "fixed")]
-    assert "come to {}, {} and {} % of right pseudo-labels from step".format(*mixed_up) in told
-    others = [late(f"late-seed{seed}") for seed in (102, 103, 104)]
-    assert "the others come to {}, {} and {} %".format(*others) in told
-
-    slow, strong, window = "slow-seed105", "strong-seed105", (3000, 4000)
-    for name in (slow, strong):
-        share = early_right(name, *window)
-        assert f"{share} % of the pseudo-labels are right from step 3,000 to 4,000" in told
-        assert f"{early_validation(name, 4000)} % of the validation pictures at step" in told
-    assert f"to 4,000 and {late(slow)} % from 5,000 on" in told
-    every = [
-        (line["validation_top1"], path.parent.name)
-        for path in RESULTS.glob("cifar10-fast*/*-seed1??/metrics.jsonl")
-        for line in logged(path.parent.name, 3999, 4000, "eval", path.parents[1].name)
+    """Of runs that were stopped early, and what the learning rate does there."""
+    names = [path.name for path in (RESULTS / EARLY).iterdir()]
+    ends = [early_logged(name, 0, 50_000)[-1]["step"] for name in names]
+    assert f"the first at step {min(ends):,}; the longest went on until {max(ends):,}." in told
+    mixed_up = [
+        early_right(f"{name}-seed105", 5000, 10_000) for name in ("hard", "late", "fixed", "slow")
     ]
-    *_, (second, _), (_, best) = sorted(every)
-    assert best == slow
-    assert f"no other run in these records has more than {100 * second:.2f}." in told
+    assert (
+        "come to {}, {} and {} % of right pseudo-labels from step 5,000 on, where soft labels and "
+        "the smaller learning rate come to {} %".format(*mixed_up)
+        in told
+    )
+    slow, plain = (early_right(f"{name}-seed102", *TO_4000) for name in ("slow-soft", "late"))
+    assert f"{slow} % of the pseudo-labels are right with that learning rate, and {plain} %" in told
 
-    more, less = (long_validation(f"adaptive{name}-seed100", 4000) for name in ("-decay5", ""))
-    assert f"step 4,000 ({more} %, and {less} % with less decay" in told
+    smaller = ["slow-soft-seed102", "slow-soft-seed103", "slow-soft-seed104", "slow-seed105"]
+    figures = [early_validation(name, 4000) for name in smaller]
+    assert "have {}, {}, {} and {} % of the validation pictures at step".format(*figures) in told
+    figures = [early_validation(f"late-seed{seed}", 4000) for seed in (102, 103, 104, 105)]
+    assert "where 0.05 has {}, {}, {} and {}.".format(*figures) in told
+    then, end = (long_validation("slow-hard-seed105", step) for step in (20_000, 32_000))
+    larger, larger_end = (
+        " and ".join(
+            long_validation(f"adaptive-trapezoid-hard-seed{seed}", step) for seed in (100, 101)
+        )
+        for step in (20_000, 32_000)
+    )
+    assert f"{then} % at step 20,000, no less than the runs with 0.05 ({larger} %; seeds" in told
+    assert f"ends at {end} % after 32,000, where they end at {larger_end} %" in told
+    stuck, share = "slow-hard-seed101", partial(early_right, digits=1)
+    assert share(stuck, 22_000, 24_000) == share(stuck, 18_000, 20_000)
+    last = early_logged(stuck, 0, 50_000)[-1]["step"]
+    assert f"stopped at step {last:,}, when {share(stuck, 22_000, 24_000)} % of its" in told
+    half = early_validation("slower-late-seed105", 4000)
+    assert f"slower and not better: {half} % at step 4,000" in told
 
-    quick = " and ".join(early_right(f"quick-seed{seed}", *window) for seed in (100, 101))
-    hard = [long_right(f"adaptive-trapezoid-hard-seed{seed}", *window) for seed in (100, 101)]
+    best = "{} and {} %".format(
+        *(long_right(f"adaptive-trapezoid-hard-seed{n}", 13_000, 14_000, 1) for n in (100, 101))
+    )
+    assert (
+        f"With seed 102, {share('warm-seed102', 13_000, 14_000)} % of the pseudo-labels are right "
+        f"from step 13,000 on, where the best runs of 32,000 steps have {best}" in told
+    )
+    before, after = (early_right("warm-seed101", n, n + 500) for n in (4000, 5000))
+    assert f"({before} % right from step 4,000 to 4,500) and came apart on the way up" in told
+    assert f"on the way up: {after} % from step 5,000 on" in told
+    assert f"With seed 105, {early_right('warm-50k-seed105', *TO_4000)} % are right from" in told
+
+
+def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(told):
+    """Strong views of labelled pictures, contrast first, other thresholds, a teacher."""
+    strong, smaller = (early_right(f"{one}strong-seed105", *TO_4000) for one in ("", "slow-"))
+    weak = early_right("slow-seed105", *TO_4000)
+    assert (
+        f"{strong} % of the pseudo-labels are right from step 3,000 to 4,000, but {smaller} % "
+        f"with 0.02, where weak views have {weak}." in told
+    )
+    first, plain = "first-seed105", "slow-hard-seed105"
+    assert (
+        f"But {early_right(first, 2000, 3000)} % of the pseudo-labels are right from step 2,000 to "
+        f"3,000, where learning them from the start has {long_right(plain, 2000, 3000)} %" in told
+    )
+    figures = early_validation(first, 6000), long_validation(plain, 6000)
+    assert "behind as well: {} and {} % of the validation pictures".format(*figures) in told
+    fixed = early_right("slow-fixed-seed105", *TO_4000)
+    low, high = long_right(plain, *TO_4000), early_right("slow-hard-50k-seed105", *TO_4000)
+    assert f"{fixed} % of the pseudo-labels are right from step 3,000 to 4,000, where" in told
+    assert f"where adaptive selection has {low} to {high} (seed 105" in told
+
+    quick = " and ".join(early_right(f"quick-seed{seed}", *TO_4000) for seed in (100, 101))
+    hard = [long_right(f"adaptive-trapezoid-hard-seed{seed}", *TO_4000) for seed in (100, 101)]
     assert f"{quick} % of the pseudo-labels are right (seeds 100 and 101)" in told
     assert "where 0.999 has {} and {} %".format(*hard) in told
     now, before = (
         " and ".join(early_right(f"teacher-{name}-seed101", *steps) for name in ("weak", "joint"))
-        for steps in (window, (2000, 3000))
+        for steps in (TO_4000, (2000, 3000))
     )
     assert f"But {now} % of these are right from step 3,000 to 4,000" in told
     assert f"it was {before} % in the thousand steps before" in told

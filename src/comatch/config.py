@@ -229,6 +229,7 @@ RETIRED = {
     "edge_from": None,
     "curriculum": 0.5,
     "teacher": "none",
+    "contrast_first": 0.0,
 }
 
 

@@ -91,7 +91,7 @@ def truncated_gaussian(
     return torch.exp(-(below**2) * deviations**2 / (2 * variance.clamp(min=1e-12)))
 
 
-def label_graph(q: Tensor, threshold: float | Tensor) -> Tensor:
+def label_graph(q: Tensor, threshold: float) -> Tensor:
     """Pseudo-label graph, section 3.2, each row scaled to sum to one.
 
     W_bj = 1 if b = j;   q_b . q_j if that is at least the threshold T;   0 otherwise

@@ -84,9 +84,6 @@ class Twin:
         hard = self.c.hard_labels and self.taken >= self.c.hard_from * STEPS
         return F.one_hot(row.argmax(), CLASSES).double() if hard else row
 
-    def begun(self):
-        return self.taken >= self.c.contrast_first * STEPS
-
     def contrast(self, q, zs, zc):
         c, m = self.c, len(q)
         loss = torch.zeros((), dtype=torch.float64)
@@ -94,8 +91,7 @@ class Twin:
             wq, wz = [], []
             for j in range(m):
                 similarity = float(q[b] @ q[j])
-                joined = self.begun() and similarity >= c.edge_threshold
-                edge = 1.0 if b == j else similarity * joined
+                edge = 1.0 if b == j else similarity * (similarity >= c.edge_threshold)
                 wq.append(edge)
                 other = zc[j] if b == j or c.graph == "authors" else zs[j]
                 wz.append(torch.exp(zs[b] @ other / c.temperature))
@@ -126,7 +122,6 @@ class Twin:
         strong = F.log_softmax(logits[n + m : n + 2 * m], 1)
         weights = self.weights(q)
         loss_cls = sum(-(self.target(q[b]) * strong[b]).sum() * weights[b] for b in range(m)) / m
-        loss_cls = loss_cls * self.begun()
         loss_ctr = self.contrast(q, z[n + m : n + 2 * m], z[n + 2 * m :])
 
         rows = [
@@ -152,7 +147,6 @@ class Twin:
         {"selection": "soft", "selection_decay": 0.3},
         {"hard_labels": True},
         {"hard_labels": True, "hard_from": 0.3},
-        {"contrast_first": 0.3},
         {"hard_labels": True, "selection": "adaptive", "selection_decay": 0.3},
     ],
 )

@@ -88,7 +88,6 @@ def test_learning_rate_warms_up(tmp_path, tiny):
 LEVERS = {
     "adaptive": {"selection": "adaptive"},
     "soft": {"selection": "soft", "hard_labels": True, "hard_from": 0.1},
-    "contrast first": {"contrast_first": 0.5},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},
 }

@@ -43,9 +43,6 @@ class CoMatch(Method):
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
         hard_from: float = setting(0.0, "with hard_labels: share of the run before they are hard")
-        contrast_first: float = setting(
-            0.0, "share of the run before pseudo-labels are learned and joined in the graph"
-        )
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
         selection: str = setting(
             "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
@@ -57,9 +54,7 @@ class CoMatch(Method):
             check_name(self.selection, SELECTIONS, "selection")
             decay = self.selection_decay
             demand(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
-            for name in ("hard_from", "contrast_first"):
-                share = getattr(self, name)
-                demand(0 <= share <= 1, f"{name}={share}: must be in [0, 1]")
+            demand(0 <= self.hard_from <= 1, f"hard_from={self.hard_from}: must be in [0, 1]")
             demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
             demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
             for name in ("bank_size", "embedding_dim", "alignment_window"):
@@ -94,16 +89,11 @@ class CoMatch(Method):
             target = self.harden(q, label) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
-        weight, edge_threshold = selected.weight, c.edge_threshold
-        if c.contrast_first:  # until then each picture is joined to itself alone
-            begun = self.progress >= c.contrast_first
-            weight = weight * begun
-            edge_threshold = torch.where(begun, edge_threshold, torch.inf)
-        loss_cls = losses.masked_cross_entropy(logits_strong, target, weight)
+        loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
         # The graph joins the pictures of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(
-            losses.label_graph(every_q, edge_threshold),
+            losses.label_graph(every_q, c.edge_threshold),
             losses.embedding_graph(every_z, every_other, c.temperature, c.graph),
         )
         loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
