@@ -5,6 +5,7 @@ them, what is drawn once is drawn by the first, and what is decided is decided t
 process all of this is the identity: nothing is copied, and nothing is waited for.
 """
 
+import gc
 import time
 import uuid
 import warnings
@@ -90,7 +91,12 @@ def leave() -> None:
     """Parts in peace. A rank that fails does not wait for the others, and just ends."""
     global _rank, _world, _launcher, _store
     if _world > 1:
+        # A thread of the group that lets go of a tensor after Python's end aborts the process. With
+        # no module wrapped any more, the group ends here, and its threads with it; a compiled
+        # one keeps it, so its threads get a moment for what is left.
+        gc.collect()
         dist.destroy_process_group()
+        time.sleep(PAUSE)
     _rank, _world, _launcher, _store = 0, 1, None, None
 
 

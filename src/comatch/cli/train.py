@@ -83,18 +83,21 @@ def train(
     if baseline:
         beside = out_dir.with_name(out_dir.name + "-supervised") if out_dir else None
         jobs.insert(0, ("supervised", beside, without_method(settings or [], method)))
-    runs = []
+    runs, stopped = [], None
     for name, folder, assignments in jobs:
         try:
             runs.append(api.train(method=name, out=folder, settings=assignments, **options))
-        except Interrupted as stopped:
-            if distributed.rank() == 0:
-                err.print(f"stopped after step {stopped.step}; everything up to there is saved.")
-                err.print(f"Go on with: {resume_command(stopped.folder)}", soft_wrap=True)
-            distributed.leave()
-            raise typer.Exit(130) from None
+        except Interrupted as why:
+            stopped = why.step, why.folder  # without the error, which holds on to the whole run
+            break
     first = distributed.rank() == 0
     distributed.leave()
+    if stopped:
+        step, folder = stopped
+        if first:
+            err.print(f"stopped after step {step}; everything up to there is saved.")
+            err.print(f"Go on with: {resume_command(folder)}", soft_wrap=True)
+        raise typer.Exit(130)
     if not first:
         return
     out.print(tables.results([run.summary for run in runs]))
