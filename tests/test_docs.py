@@ -133,6 +133,7 @@ LONG = "cifar10-fast-tuning-32k"
 long_logged, long_right, long_validation = (
     partial(of, folder=LONG) for of in (logged, right, validation)
 )
+BEST = [f"adaptive-trapezoid-hard-seed{seed}" for seed in (100, 101)]  # of the long ones
 EARLY = "cifar10-fast-early"
 early_logged, early_right, early_validation = (
     partial(of, folder=EARLY) for of in (logged, right, validation)
@@ -198,10 +199,8 @@ def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
     assert "at step 4,000 ({} %, and {} % without)".format(*early) in told
     assert "ahead at 8,000 ({} and {} %)".format(*late) in told
     first, later = (
-        " and ".join(
-            long_right(f"adaptive-trapezoid-hard-seed{seed}", *w, digits=1) for seed in (100, 101)
-        )
-        for w in ((6000, 8000), (20_000, 22_000))
+        " and ".join(long_right(name, *window, digits=1) for name in BEST)
+        for window in ((6000, 8000), (20_000, 22_000))
     )
     assert f"{first} % of them are right from step 6,000 to 8,000, and {later} % from" in told
     cosine = long_validation("adaptive-seed101", 32_000)
@@ -253,10 +252,7 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     assert "where 0.05 has {}, {}, {} and {}.".format(*figures) in told
     then, end = (long_validation("slow-hard-seed105", step) for step in (20_000, 32_000))
     larger, larger_end = (
-        " and ".join(
-            long_validation(f"adaptive-trapezoid-hard-seed{seed}", step) for seed in (100, 101)
-        )
-        for step in (20_000, 32_000)
+        " and ".join(long_validation(name, step) for name in BEST) for step in (20_000, 32_000)
     )
     assert f"{then} % at step 20,000, no less than the runs with 0.05 ({larger} %; seeds" in told
     assert f"ends at {end} % after 32,000, where they end at {larger_end} %" in told
@@ -267,12 +263,10 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     half = early_validation("slower-late-seed105", 4000)
     assert f"slower and not better: {half} % at step 4,000" in told
 
-    best = "{} and {} %".format(
-        *(long_right(f"adaptive-trapezoid-hard-seed{n}", 13_000, 14_000, 1) for n in (100, 101))
-    )
+    best = " and ".join(long_right(name, 13_000, 14_000, digits=1) for name in BEST)
     assert (
         f"With seed 102, {share('warm-seed102', 13_000, 14_000)} % of the pseudo-labels are right "
-        f"from step 13,000 on, where the best runs of 32,000 steps have {best}" in told
+        f"from step 13,000 on, where the best runs of 32,000 steps have {best} %" in told
     )
     before, after = (early_right("warm-seed101", n, n + 500) for n in (4000, 5000))
     assert f"({before} % right from step 4,000 to 4,500) and came apart on the way up" in told
@@ -301,7 +295,7 @@ def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(
     assert f"where adaptive selection has {low} to {high} (seed 105" in told
 
     quick = " and ".join(early_right(f"quick-seed{seed}", *TO_4000) for seed in (100, 101))
-    hard = [long_right(f"adaptive-trapezoid-hard-seed{seed}", *TO_4000) for seed in (100, 101)]
+    hard = [long_right(name, *TO_4000) for name in BEST]
     assert f"{quick} % of the pseudo-labels are right (seeds 100 and 101)" in told
     assert "where 0.999 has {} and {} %".format(*hard) in told
     now, before = (
