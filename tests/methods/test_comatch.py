@@ -58,9 +58,10 @@ class Twin:
         # Of confidence: mean, variance; of each class: mean probability.
         self.usual, self.often = [even, 1.0], [even] * CLASSES
 
-    def weights(self, q):
+    def weights(self, raw, q):
         """Of each pseudo-label."""
         c, rows = self.c, [row.tolist() for row in q]
+        seen = [row.tolist() for row in raw] if c.selection == "classwise" else rows
         tau, n = c.threshold, len(rows)
         confidence = [max(row) for row in rows]
         if c.selection == "fixed":
@@ -72,7 +73,7 @@ class Twin:
         mean = sum(confidence) / n
         variance = sum((value - mean) ** 2 for value in confidence) / (n - 1)
         self.usual = [moved(self.usual[0], mean), moved(self.usual[1], variance)]
-        self.often = [moved(self.often[k], sum(r[k] for r in rows) / n) for k in range(CLASSES)]
+        self.often = [moved(self.often[k], sum(r[k] for r in seen) / n) for k in range(CLASSES)]
         mean, variance = self.usual
         if c.selection == "soft":
             below = [math.exp(-((v - mean) ** 2) / (2 * variance / 2**2)) for v in confidence]
@@ -120,7 +121,7 @@ class Twin:
 
         loss_x = sum(-F.log_softmax(logits[i], 0)[batch.y[i]] for i in range(n)) / n
         strong = F.log_softmax(logits[n + m : n + 2 * m], 1)
-        weights = self.weights(q)
+        weights = self.weights(probabilities, q)
         loss_cls = sum(-(self.target(q[b]) * strong[b]).sum() * weights[b] for b in range(m)) / m
         loss_ctr = self.contrast(q, z[n + m : n + 2 * m], z[n + 2 * m :])
 
@@ -144,6 +145,7 @@ class Twin:
         {"graph": "paper"},
         {"selection": "adaptive", "selection_decay": 0.6, "threshold": 0.99},
         {"selection": "adaptive", "selection_decay": 0.6, "threshold": 0.5},
+        {"selection": "classwise", "selection_decay": 0.6, "threshold": 0.99},
         {"selection": "soft", "selection_decay": 0.3},
         {"hard_labels": True},
         {"hard_labels": True, "hard_from": 0.3},

@@ -66,7 +66,7 @@ def cases():
     """Name of a case -> what `learn` is asked for."""
     yield from ((name, {"name": name}) for name in methods.METHODS)
     yield "comatch, graph of the paper", {"name": "comatch", "graph": "paper"}
-    for kind in ("adaptive", "soft"):
+    for kind in ("adaptive", "classwise", "soft"):
         more = {"selection": kind, "selection_decay": 0.7}
         yield f"comatch, {kind}", {"name": "comatch", "ema_warmup": True, **more}
     yield "comatch_momentum, compiled", {"name": "comatch_momentum", "compiled": True}

@@ -87,6 +87,7 @@ def test_learning_rate_warms_up(tmp_path, tiny):
 # What the paper does not have, each of them switched on.
 LEVERS = {
     "adaptive": {"selection": "adaptive"},
+    "classwise": {"selection": "classwise"},
     "soft": {"selection": "soft", "hard_labels": True, "hard_from": 0.1},
     "warmups": {"warmup": 0.2, "ema_warmup": True, "schedule": "linear"},
     "muon": {"optimizer": "muon"},

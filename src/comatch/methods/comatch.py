@@ -45,7 +45,7 @@ class CoMatch(Method):
         hard_from: float = setting(0.0, "with hard_labels: share of the run before they are hard")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
         selection: str = setting(
-            "fixed", "what is learned: fixed (by tau), adaptive (FreeMatch) or soft (SoftMatch)"
+            "fixed", "what is learned: fixed (by tau), adaptive, classwise or soft (SoftMatch)"
         )
         selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
 
@@ -79,13 +79,13 @@ class CoMatch(Method):
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]
             mean_p = p.mean(0)
-            p = losses.align(p, self.recent_p.mean_with(mean_p))
+            raw, p = p, losses.align(p, self.recent_p.mean_with(mean_p))
             q = losses.memory_smooth(
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
-            confidence, label = q.max(1)
-            selected = self.selection(q, confidence, label, c.threshold)
+            selected = self.selection(raw, q, c.threshold)
+            label = q.argmax(1)
             target = self.harden(q, label) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)

@@ -2,9 +2,11 @@
 
     fixed     w = 1(c >= tau)                                                   as in the paper
     adaptive  w = 1(c >= tau_y),    tau_y follows what the network has learned      (FreeMatch)
+    classwise the same, by what it predicts before alignment makes classes even
     soft      w falls as a Gaussian below the usual confidence                      (SoftMatch)
 
-c = max q is the confidence of a pseudo-label q, y = argmax q its class. What is usual is a mean
+c = max q is the confidence of a pseudo-label q, y = argmax q its class; p is what the network
+predicted, before alignment and smoothing made q of it. What is usual is a mean
 over past batches, the current one included.
 """
 
@@ -30,8 +32,8 @@ class Fixed(nn.Module):
     def __init__(self, classes: int, decay: float) -> None:
         super().__init__()
 
-    def forward(self, q: Tensor, confidence: Tensor, label: Tensor, tau: float) -> Selected:
-        confident = confidence >= tau
+    def forward(self, p: Tensor, q: Tensor, tau: float) -> Selected:
+        confident = q.amax(1) >= tau
         return Selected(confident, confident, {})
 
 
@@ -42,13 +44,24 @@ class Adaptive(Usual):
         # Mean confidence, then the mean probability of each class.
         super().__init__(torch.full((1 + classes,), 1 / classes), decay)
 
-    def forward(self, q: Tensor, confidence: Tensor, label: Tensor, tau: float) -> Selected:
-        now = torch.cat([confidence.mean()[None], q.mean(0)])
+    def forward(self, p: Tensor, q: Tensor, tau: float) -> Selected:
+        confidence, label = q.max(1)
+        now = torch.cat([confidence.mean()[None], self.shares(p, q)])
         usual = self.mean_with(now)  # [1 + C]
         overall = torch.clamp(usual[0], max=tau)
         thresholds = losses.class_thresholds(overall, usual[1:])
         confident = confidence >= thresholds.index_select(0, label)
         return Selected(confident, confident, {"usual_confidence": usual[0]}, now[None])
+
+    def shares(self, p: Tensor, q: Tensor) -> Tensor:  # [C]
+        return q.mean(0)
+
+
+class Classwise(Adaptive):
+    """The same, but alignment does not hide which classes are rare."""
+
+    def shares(self, p: Tensor, q: Tensor) -> Tensor:  # [C]
+        return p.mean(0)
 
 
 class Soft(Usual):
@@ -58,7 +71,8 @@ class Soft(Usual):
         # Mean and variance of confidence: at first so wide that all count.
         super().__init__(torch.tensor([1 / classes, 1.0]), decay)
 
-    def forward(self, q: Tensor, confidence: Tensor, label: Tensor, tau: float) -> Selected:
+    def forward(self, p: Tensor, q: Tensor, tau: float) -> Selected:
+        confidence = q.amax(1)
         every = distributed.gather(confidence)  # a variance is no mean of the ranks' variances
         now = torch.stack([every.mean(), every.var(correction=min(1, len(every) - 1))])
         mean, variance = self.mean_with(now).unbind()
@@ -68,4 +82,4 @@ class Soft(Usual):
         return Selected(weight, weight >= 0.5, metrics, now[None])
 
 
-SELECTIONS = {"fixed": Fixed, "adaptive": Adaptive, "soft": Soft}
+SELECTIONS = {"fixed": Fixed, "adaptive": Adaptive, "classwise": Classwise, "soft": Soft}
