@@ -48,6 +48,7 @@ class Recipe:
         None, "what is labelled: CSV of path,label, or a plain list of file names"
     )
     validation: float = setting(0.0, "pictures held out for choosing: a number, or a share below 1")
+    split_seed: int | None = setting(None, "decides the split; none: the seed does")
     labelled_too: bool = setting(False, "labelled pictures are also among the unlabelled ones")
     image_size: int = setting(32, "side of the pictures in pixels")
     stream: str = setting(
@@ -117,6 +118,8 @@ class Recipe:
         workers = self.workers
         demand(workers is None or workers >= 1, f"workers={workers}: must be at least 1, or none")
         demand(self.seed >= 0, f"seed={self.seed}: must not be negative")
+        split = self.split_seed
+        demand(split is None or split >= 0, f"split_seed={split}: must not be negative, or none")
         demand(is_number_or_share(self.labels), f"labels={self.labels}: {NUMBER_OR_SHARE}")
         demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
         demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")

@@ -127,6 +127,20 @@ def test_changed_data_is_noticed(part):
         splits.restore(dataclasses.replace(data, train=train), recipe, written)
 
 
+def test_a_seed_of_its_own_decides_the_split_alone():
+    data = dataset()
+    first = splits.make(data, Recipe(labels=6, validation=3, seed=1))
+    same, other = (
+        splits.make(data, Recipe(labels=6, validation=3, seed=seed, split_seed=split))
+        for seed, split in ((7, 1), (1, 7))
+    )
+    for part in ("labelled", "validation"):
+        assert torch.equal(getattr(first, part), getattr(same, part))
+        assert not torch.equal(getattr(first, part), getattr(other, part))
+    folds = dataset(folds=([0, 1, 2], [3, 4, 5]))
+    assert splits.make(folds, Recipe(labels=3, seed=0, split_seed=1)).origin == "predefined fold 1"
+
+
 def test_predefined_folds_are_used_by_seed():
     data = dataset(folds=[[0, 1, 2], [3, 4, 5]])
     split = splits.make(data, Recipe(labels=3, seed=1))

@@ -50,7 +50,8 @@ def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
 
 
 def make(dataset: Dataset, recipe: Recipe) -> Split:
-    """A new split by the recipe's seed, or the predefined fold of that number."""
+    """A new split by the recipe's seed for it, or the predefined fold of that number."""
+    seed = recipe.seed if recipe.split_seed is None else recipe.split_seed
     labels = dataset.train.labels.numpy()
     wanted, how = recipe.labels, ""
     if wanted is not None and wanted < 1:
@@ -63,7 +64,7 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
             f"{wanted} labels cannot be shared evenly by {len(dataset.classes)} classes: "
             f"use --labels {few or many}" + (f" or {many}" if few else "")
         )
-    random = np.random.default_rng(recipe.seed)
+    random = np.random.default_rng(seed)
     by_class = [
         random.permutation(np.flatnonzero(labels == c)) for c in range(len(dataset.classes))
     ]
@@ -79,9 +80,9 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
         validation += rows[len(rows) - share :].tolist()
         by_class[c] = rows[: len(rows) - share]
 
-    fold = _fold(dataset, recipe)
+    fold = _fold(dataset, seed, recipe.labels)
     if fold is not None:
-        labelled, origin = sorted(set(fold) - set(validation)), f"predefined fold {recipe.seed}"
+        labelled, origin = sorted(set(fold) - set(validation)), f"predefined fold {seed}"
     else:
         each = None if wanted is None else int(wanted) // len(by_class)
         for c, rows in enumerate(by_class):
@@ -141,10 +142,10 @@ def _finish(
     )
 
 
-def _fold(dataset: Dataset, recipe: Recipe) -> list[int] | None:
+def _fold(dataset: Dataset, seed: int, labels: float | None) -> list[int] | None:
     """Data sets with folds of their own use them where the number of labels agrees."""
-    if recipe.seed < len(dataset.folds) and len(dataset.folds[recipe.seed]) == recipe.labels:
-        return dataset.folds[recipe.seed]
+    if seed < len(dataset.folds) and len(dataset.folds[seed]) == labels:
+        return dataset.folds[seed]
     return None
 
 
