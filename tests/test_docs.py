@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import re
+import statistics
 from functools import partial
 from pathlib import Path
 
@@ -139,6 +140,7 @@ early_logged, early_right, early_validation = (
     partial(of, folder=EARLY) for of in (logged, right, validation)
 )
 TO_4000 = (3000, 4000)
+WARM = (100, 103, 104, 106)  # seeds in a schedule of 50,000 steps
 
 
 def test_figures_of_tuning_are_those_that_were_measured(told):
@@ -263,15 +265,65 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
     half = early_validation("slower-late-seed105", 4000)
     assert f"slower and not better: {half} % at step 4,000" in told
 
-    best = " and ".join(long_right(name, 13_000, 14_000, digits=1) for name in BEST)
+
+def test_figures_of_a_learning_rate_that_rises_are_those_that_were_measured(told):
+    """To the end, with thresholds by class, and on seven seeds."""
+    long = "warm-seed102"
+    warm, *best = (long_right(name, 13_000, 14_000, digits=1) for name in (long, *BEST))
     assert (
-        f"With seed 102, {share('warm-seed102', 13_000, 14_000)} % of the pseudo-labels are right "
-        f"from step 13,000 on, where the best runs of 32,000 steps have {best} %" in told
+        f"With seed 102, {warm} % of the pseudo-labels are right from step 13,000 to 14,000, where "
+        "the best runs of 32,000 steps have {} and {} %".format(*best)
+        in told
     )
+    end, *ends = (long_validation(name, 32_000) for name in (long, *BEST))
+    assert f"it ends at {end} %, and they end at " + " and ".join(ends) in told
     before, after = (early_right("warm-seed101", n, n + 500) for n in (4000, 5000))
     assert f"({before} % right from step 4,000 to 4,500) and came apart on the way up" in told
     assert f"on the way up: {after} % from step 5,000 on" in told
-    assert f"With seed 105, {early_right('warm-50k-seed105', *TO_4000)} % are right from" in told
+    both = [f"warm-classwise-seed{seed}" for seed in (101, 105)]
+    later = (early_right(name, 20_000, 21_000, digits=1) for name in both)
+    assert "seeds 101 and 105 have {} and {} % from step 20,000 to 21,000".format(*later) in told
+    four = (early_right(f"warm-classwise-50k-seed{n}", 10_000, 11_000) for n in WARM)
+    assert "{}, {}, {} and {} % are right from step 10,000 to 11,000".format(*four) in told
+    level = early_right("late-seed104", 5000, 6000)
+    assert f"with seed 104, {level} % are right from step 5,000 to 6,000 if" in told
+
+    mine, adaptive = both[0], "warm-seed101"
+    now, usual = (early_right(name, *TO_4000) for name in (mine, adaptive))
+    assert f"{now} % of the pseudo-labels are right from step 3,000 to 4,000, where `adap" in told
+    assert f"where `adaptive` has {usual}, and {early_right(mine, 5000, 5300)} % from 5,000" in told
+    assert f"to 5,300, where it has {early_right(adaptive, 5000, 5300)}." in told
+    half = early_validation("warm-half-seed101", 8000), early_validation(mine, 4000)
+    assert (
+        "{} % of the validation pictures at step 8,000 of 64,000, where there are {} %".format(
+            *half
+        )
+        in told
+    )
+    strong, weak = (early_right(name, 2000, 3000) for name in ("warm-strong-seed101", mine))
+    assert f"they harm: {strong} % from step 2,000 to 3,000, where weak views have {weak}" in told
+
+
+def test_confidence_tells_what_is_mixed_up_where_the_docs_say_so(told):
+    """Over seeds: the more confident in the mean, the more pseudo-labels are right."""
+
+    def shares(which, window):
+        """How sure each run was, and how right."""
+        found = [logged(run, *window, folder=folder) for folder, run in which]
+        return [
+            [statistics.mean(line[key] for line in lines) for lines in found]
+            for key in ("usual_confidence", "pseudo_accuracy")
+        ]
+
+    slow = [(EARLY, f"slow-soft-seed{n}") for n in range(100, 105)] + [(EARLY, "slow-seed105")]
+    assert f"is {statistics.correlation(*shares(slow, TO_4000)):.2f} from step 3,000 to" in told
+    three = [(LONG, "warm-seed102"), *((EARLY, f"warm-classwise-seed{n}") for n in (101, 105))]
+    four = [(EARLY, f"warm-classwise-50k-seed{n}") for n in WARM]
+    for seeds in (three, four):
+        found = statistics.correlation(*shares(seeds, (7000, 8000)))
+        assert f"and {found:.2f} from step 7,000 to 8,000 in both schedules" in told
+    sure, correct = shares([(EARLY, f"late-seed{n}") for n in (102, 103, 104, 105)], TO_4000)
+    assert sure.index(max(sure)) == correct.index(min(correct))
 
 
 def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(told):

@@ -38,6 +38,14 @@ def test_one_run_has_no_deviation(tmp_path):
     assert row.accuracy() == "50.00 (n=1)"
 
 
+def test_a_run_that_went_on_elsewhere_names_all_versions_and_devices(tmp_path):
+    run = folder(tmp_path / "a", 0, 0.5)
+    sessions = [{"git": "89abcdef01", "device": "gpu"}, {"git": "0123456789", "device": "cpu"}]
+    (run / "environment.json").write_text(json.dumps({"sessions": sessions}))
+    (row,) = runs.rows([run])
+    assert (row.revision, row.device) == ("0123456, 89abcde", "cpu, gpu")
+
+
 def test_other_settings_are_another_row(tmp_path):
     paths = [folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 1, 0.6, lr=0.2)]
     assert [row.seeds for row in runs.rows(paths)] == [[0], [1]]

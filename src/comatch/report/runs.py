@@ -194,7 +194,7 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
     group = sorted(group, key=lambda run: run[0]["seed"])
     summaries = [summary for summary, _ in group]
     seeds = once_each([summary["seed"] for summary in summaries])
-    sessions = last_sessions(folder for _, folder in group)
+    sessions = sessions_of(folder for _, folder in group)
     first = summaries[0]
     return Row(
         first["data"],
@@ -216,9 +216,9 @@ def once_each(seeds: list[int]) -> list[int]:
     return seeds
 
 
-def last_sessions(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
-    """Where and with which version each of these runs was computed last."""
-    return [read_json(folder.environment)["sessions"][-1] for folder in folders]
+def sessions_of(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
+    """Where and with which version these runs were computed, each from beginning to end."""
+    return [one for folder in folders for one in read_json(folder.environment)["sessions"]]
 
 
 def revisions(sessions: Sequence[dict[str, Any]]) -> str:

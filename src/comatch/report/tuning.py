@@ -56,7 +56,7 @@ def line(
         runs.in_per_cent(validation),
         *(runs.in_per_cent([one[name] for one in shares if name in one]) for name in SHARES),
         runs.in_order(runs.once_each(list(seeds))),
-        runs.revisions(runs.last_sessions(map(RunFolder, paths))),
+        runs.revisions(runs.sessions_of(map(RunFolder, paths))),
     ]
 
 
