@@ -288,6 +288,18 @@ def test_figures_of_a_learning_rate_that_rises_are_those_that_were_measured(told
     level = early_right("late-seed104", 5000, 6000)
     assert f"with seed 104, {level} % are right from step 5,000 to 6,000 if" in told
 
+    apart = (early_right("warm-classwise-50k-seed103", n, n + 1000) for n in (5000, 8000))
+    assert (
+        "{} % of the pseudo-labels are right from step 5,000 to 6,000 and {} % from 8,000 to 9,000"
+    ).format(*apart) in told
+    soft, hard = (early_right("late-seed105", *steps) for steps in (TO_4000, (5000, 6200)))
+    assert soft == hard
+    assert f"at step 4,000, has {soft} % before and after" in told
+    last, next_one = (
+        early_right("warm-classwise-50k-seed104", n, n + 1000) for n in (9000, 10_000)
+    )
+    assert f"{last} % in the last thousand soft steps and {next_one} in the next" in told
+
     mine, adaptive = both[0], "warm-seed101"
     now, usual = (early_right(name, *TO_4000) for name in (mine, adaptive))
     assert f"{now} % of the pseudo-labels are right from step 3,000 to 4,000, where `adap" in told
@@ -323,6 +335,7 @@ def test_confidence_tells_what_is_mixed_up_where_the_docs_say_so(told):
         found = statistics.correlation(*shares(seeds, (7000, 8000)))
         assert f"and {found:.2f} from step 7,000 to 8,000 in both schedules" in told
     sure, correct = shares([(EARLY, f"late-seed{n}") for n in (102, 103, 104, 105)], TO_4000)
+    assert f"it is {statistics.correlation(sure, correct):.2f} from step 3,000 to 4,000" in told
     assert sure.index(max(sure)) == correct.index(min(correct))
 
 
@@ -359,18 +372,19 @@ def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(
 
 
 def test_figures_of_digits_are_those_that_were_measured(told):
-    """Labelled pictures in weak views and in strong ones, seed by seed."""
-    weak, strong = (
+    """Labelled pictures in weak views and in strong ones, and thresholds by class, seed by seed."""
+    weak, strong, classwise = (
         [
-            validation(f"muon-adaptive{view}-seed{seed}", 250, folder="digits-10-tuning")
+            validation(f"{name}-seed{seed}", 250, folder="digits-10-tuning")
             for seed in range(100, 115)
         ]
-        for view in ("", "-strong")
+        for name in ("muon-adaptive", "muon-adaptive-strong", "muon-classwise")
     )
-    pairs = sorted(zip(weak, strong, strict=True), key=lambda pair: float(pair[0]))
-    (one, its), (other, others) = pairs[:2]
+    order = sorted(zip(weak, strong, classwise, strict=True), key=lambda seed: float(seed[0]))
+    (one, its, by_class), (other, others, others_by_class) = order[:2]
     assert f"which have {one} and {other} % in weak ones, come to {its} and {others} %" in told
     assert f"another, with {min(strong, key=float)} %" in told
+    assert f"they come to {by_class} and {others_by_class} %, and again the mean" in told
 
 
 def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told):

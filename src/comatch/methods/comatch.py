@@ -45,7 +45,8 @@ class CoMatch(Method):
         hard_from: float = setting(0.0, "with hard_labels: share of the run before they are hard")
         graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
         selection: str = setting(
-            "fixed", "what is learned: fixed (by tau), adaptive, classwise or soft (SoftMatch)"
+            "fixed",
+            "what is learned: fixed (by tau), adaptive or classwise (FreeMatch), soft (SoftMatch)",
         )
         selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
 
