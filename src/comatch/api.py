@@ -148,6 +148,8 @@ def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
         recipe = replace(recipe, labels=None)  # the file says which, and so how many
     if recipe.init and recipe.init_lr and "lr" not in given:
         recipe = replace(recipe, lr=recipe.init_lr)
+    if recipe.init and "optimizer" not in given:
+        recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for weights that are random
     return recipe
 
 

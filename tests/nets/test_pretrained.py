@@ -536,6 +536,15 @@ def test_a_run_with_weights_has_its_own_learning_rate(settings, lr):
     assert api.plan(CPU, "digits", None, {}, texts).lr == lr
 
 
+def test_muon_is_for_random_weights_unless_it_is_asked_for():
+    def optimizer(*settings):
+        return api.plan(CPU, "folder", None, {"data": "pictures"}, settings).optimizer
+
+    assert optimizer() == "muon"
+    assert optimizer("init=timm") == "sgd"
+    assert optimizer("init=timm", "optimizer=muon") == "muon"
+
+
 @pytest.mark.parametrize("name", ["imagenet-1pct", "imagenet-10pct"])
 def test_the_papers_learning_rates(name):
     """Section 4.2: 0.1, and 0.03 for models that begin from MoCo v2."""
