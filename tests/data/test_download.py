@@ -129,11 +129,23 @@ def test_unpack_leaves_what_is_there(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a.tar.gz", "folder", "one"]
 
 
-def test_unpack_refuses_to_write_elsewhere(tmp_path: Path) -> None:
-    inside = tmp_path / "inside"
+@pytest.mark.filterwarnings("ignore:.*filter extracted tar:DeprecationWarning")
+@pytest.mark.parametrize("filtered", [True, False])  # before 3.11.4, tarfile believed every name
+@pytest.mark.parametrize("evil", ["../evil", "folder/../../evil", "/evil", "link"])
+def test_unpack_refuses_to_write_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evil: str, filtered: bool
+) -> None:
+    if not filtered:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    inside, archive = tmp_path / "inside", tmp_path / "a.tar.gz"
     inside.mkdir()
-    archive = _tar(tmp_path / "a.tar.gz", "good", "../../evil", "../evil")
-    with pytest.raises(UserError, match="cannot unpack"):
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in ("good", evil):
+            member = tarfile.TarInfo(name)
+            if name == "link":
+                member.type, member.linkname = tarfile.SYMTYPE, str(tmp_path)
+            tar.addfile(member)
+    with pytest.raises(UserError, match="is no plain file or folder inside of it"):
         unpack(archive, inside)
     assert {p.name for p in tmp_path.rglob("*")} == {"inside", "a.tar.gz"}
 

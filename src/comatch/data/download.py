@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 import zlib
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.request import urlopen
 
 from rich.console import Console
@@ -69,7 +69,10 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as temporary:
             with tarfile.open(archive) as tar:
-                tar.extractall(temporary, filter="data")
+                tar.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+                for member in tar:
+                    _check_plain(member)
+                    tar.extract(member, temporary)
                 while tar.fileobj and tar.fileobj.read(BLOCK):
                     pass  # gzip compares its checksum only at the very end, past the last member
             for entry in sorted(Path(temporary).iterdir()):
@@ -79,3 +82,10 @@ def unpack(archive: Path, folder: Path) -> None:
         raise UserError(
             f"cannot unpack {archive} ({_reason(error)}): mend or remove it and try again"
         ) from error
+
+
+def _check_plain(member: tarfile.TarInfo) -> None:
+    """A file or a folder, and inside: older versions of Python do not see to it themselves."""
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+        raise tarfile.TarError(f"{member.name} is no plain file or folder inside of it")
