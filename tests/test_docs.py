@@ -280,6 +280,7 @@ def test_figures_of_a_learning_rate_that_rises_are_those_that_were_measured(told
     before, after = (early_right("warm-seed101", n, n + 500) for n in (4000, 5000))
     assert f"({before} % right from step 4,000 to 4,500) and came apart on the way up" in told
     assert f"on the way up: {after} % from step 5,000 on" in told
+    assert f"With seed 105, {early_right('warm-50k-seed105', *TO_4000)} % are right from" in told
     both = [f"warm-classwise-seed{seed}" for seed in (101, 105)]
     later = (early_right(name, 20_000, 21_000, digits=1) for name in both)
     assert "seeds 101 and 105 have {} and {} % from step 20,000 to 21,000".format(*later) in told
@@ -305,13 +306,9 @@ def test_figures_of_a_learning_rate_that_rises_are_those_that_were_measured(told
     assert f"{now} % of the pseudo-labels are right from step 3,000 to 4,000, where `adap" in told
     assert f"where `adaptive` has {usual}, and {early_right(mine, 5000, 5300)} % from 5,000" in told
     assert f"to 5,300, where it has {early_right(adaptive, 5000, 5300)}." in told
-    half = early_validation("warm-half-seed101", 8000), early_validation(mine, 4000)
-    assert (
-        "{} % of the validation pictures at step 8,000 of 64,000, where there are {} %".format(
-            *half
-        )
-        in told
-    )
+    half, whole = early_validation("warm-half-seed101", 8000), early_validation(mine, 4000)
+    assert f"{half} % of the validation pictures at step 8,000 of 64,000, where there" in told
+    assert f"of 64,000, where there are {whole} % at step 4,000 of 32,000" in told
     strong, weak = (early_right(name, 2000, 3000) for name in ("warm-strong-seed101", mine))
     assert f"they harm: {strong} % from step 2,000 to 3,000, where weak views have {weak}" in told
 

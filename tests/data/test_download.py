@@ -131,7 +131,7 @@ def test_unpack_leaves_what_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*filter extracted tar:DeprecationWarning")
 @pytest.mark.parametrize("filtered", [True, False])  # before 3.11.4, tarfile believed every name
-@pytest.mark.parametrize("evil", ["../evil", "folder/../../evil", "/evil", "link"])
+@pytest.mark.parametrize("evil", ["../evil", "../../evil", "folder/../../evil", "/evil", "link"])
 def test_unpack_refuses_to_write_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evil: str, filtered: bool
 ) -> None:
@@ -145,7 +145,9 @@ def test_unpack_refuses_to_write_elsewhere(
             if name == "link":
                 member.type, member.linkname = tarfile.SYMTYPE, str(tmp_path)
             tar.addfile(member)
-    with pytest.raises(UserError, match="is no plain file or folder inside of it"):
+    with pytest.raises(
+        UserError, match=r"cannot unpack .* is no plain file or folder inside of it"
+    ):
         unpack(archive, inside)
     assert {p.name for p in tmp_path.rglob("*")} == {"inside", "a.tar.gz"}
 

@@ -80,13 +80,13 @@ class CoMatch(Method):
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]
             mean_p = p.mean(0)
-            raw, p = p, losses.align(p, self.recent_p.mean_with(mean_p))
+            p = losses.align(p, self.recent_p.mean_with(mean_p))
             q = losses.memory_smooth(
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
-            selected = self.selection(raw, q, c.threshold)
-            label = q.argmax(1)
+            confidence, label = q.max(1)
+            selected = self.selection(q, confidence, label, mean_p, c.threshold)
             target = self.harden(q, label) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)

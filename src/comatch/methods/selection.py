@@ -5,9 +5,9 @@
     classwise the same, by what it predicts before alignment makes classes even
     soft      w falls as a Gaussian below the usual confidence                      (SoftMatch)
 
-c = max q is the confidence of a pseudo-label q, y = argmax q its class; p is what the network
-predicted, before alignment and smoothing made q of it. What is usual is a mean
-over past batches, the current one included.
+c = max q is the confidence of a pseudo-label q, y = argmax q its class; mean_p [C] is what the
+network predicted in the mean of the batch, before alignment. What is usual is a mean over past
+batches, the current one included.
 """
 
 from typing import NamedTuple
@@ -32,8 +32,10 @@ class Fixed(nn.Module):
     def __init__(self, classes: int, decay: float) -> None:
         super().__init__()
 
-    def forward(self, p: Tensor, q: Tensor, tau: float) -> Selected:
-        confident = q.amax(1) >= tau
+    def forward(
+        self, q: Tensor, confidence: Tensor, label: Tensor, mean_p: Tensor, tau: float
+    ) -> Selected:
+        confident = confidence >= tau
         return Selected(confident, confident, {})
 
 
@@ -44,24 +46,25 @@ class Adaptive(Usual):
         # Mean confidence, then the mean probability of each class.
         super().__init__(torch.full((1 + classes,), 1 / classes), decay)
 
-    def forward(self, p: Tensor, q: Tensor, tau: float) -> Selected:
-        confidence, label = q.max(1)
-        now = torch.cat([confidence.mean()[None], self.shares(p, q)])
+    def forward(
+        self, q: Tensor, confidence: Tensor, label: Tensor, mean_p: Tensor, tau: float
+    ) -> Selected:
+        now = torch.cat([confidence.mean()[None], self.shares(q, mean_p)])
         usual = self.mean_with(now)  # [1 + C]
         overall = torch.clamp(usual[0], max=tau)
         thresholds = losses.class_thresholds(overall, usual[1:])
         confident = confidence >= thresholds.index_select(0, label)
         return Selected(confident, confident, {"usual_confidence": usual[0]}, now[None])
 
-    def shares(self, p: Tensor, q: Tensor) -> Tensor:  # [C]
+    def shares(self, q: Tensor, mean_p: Tensor) -> Tensor:  # [C]
         return q.mean(0)
 
 
 class Classwise(Adaptive):
     """The same, but alignment does not hide which classes are rare."""
 
-    def shares(self, p: Tensor, q: Tensor) -> Tensor:  # [C]
-        return p.mean(0)
+    def shares(self, q: Tensor, mean_p: Tensor) -> Tensor:  # [C]
+        return mean_p
 
 
 class Soft(Usual):
@@ -71,8 +74,9 @@ class Soft(Usual):
         # Mean and variance of confidence: at first so wide that all count.
         super().__init__(torch.tensor([1 / classes, 1.0]), decay)
 
-    def forward(self, p: Tensor, q: Tensor, tau: float) -> Selected:
-        confidence = q.amax(1)
+    def forward(
+        self, q: Tensor, confidence: Tensor, label: Tensor, mean_p: Tensor, tau: float
+    ) -> Selected:
         every = distributed.gather(confidence)  # a variance is no mean of the ranks' variances
         now = torch.stack([every.mean(), every.var(correction=min(1, len(every) - 1))])
         mean, variance = self.mean_with(now).unbind()

@@ -10,7 +10,7 @@ def folder(method: str) -> Recipe:
     """Your own pictures on a laptop: a small wide ResNet at 32 pixels, Muon.
 
     Command   comatch train PATH
-    Cost      about eleven minutes on two CPU cores
+    Cost      about twelve minutes on a CPU core
 
     Optimiser and selection were chosen on validation pictures of CIFAR-10: see results/README.md.
     """
