@@ -384,6 +384,31 @@ def test_figures_of_digits_are_those_that_were_measured(told):
     assert f"they come to {by_class} and {others_by_class} %, and again the mean" in told
 
 
+def test_figures_of_several_starts_are_those_that_were_measured(told):
+    """Eight sets of labels, four trainings of each: spread, and what the surest comes to."""
+    folder, ends, sure = "digits-10-starts", [], {100: [], 150: [], 250: []}
+    for labels in range(100, 108):
+        names = [f"labels{labels}-seed{seed}" for seed in range(200, 204)]
+        lines = [logged(name, 249, 250, "eval", folder)[0] for name in names]
+        ends.append([100 * line["validation_top1"] for line in lines])
+        for step, chosen in sure.items():
+            lines = [logged(name, step - 1, step, folder=folder)[0] for name in names]
+            confidence = [line["usual_confidence"] for line in lines]
+            chosen.append(ends[-1][confidence.index(max(confidence))])
+    within = statistics.mean(statistics.pstdev(four) for four in ends)
+    between = statistics.pstdev(statistics.mean(four) for four in ends)
+    assert f"deviate by {within:.1f} points from their mean" in told
+    assert f"the eight means by {between:.1f} from theirs" in told
+    early, later, last = (f"{statistics.mean(chosen):.2f}" for chosen in sure.values())
+    every, best = (f"{statistics.mean(map(of, ends)):.2f}" for of in (statistics.mean, max))
+    assert (
+        f"at step 100 of 250 ends at {early} %, averaged over the eight, where all starts end at "
+        f"{every} and the best of each four at {best}." in told
+    )
+    assert later == last
+    assert f"At step 150 the choice is better, {later} %, and no better at the end" in told
+
+
 def test_figures_of_the_run_alone_on_the_card_are_those_that_were_measured(told):
     """And of the one that was stopped."""
     folder = "cifar10-fast-hard"
