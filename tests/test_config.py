@@ -74,6 +74,12 @@ def test_labels_are_a_number_or_a_share():
         "muon_lr=0",
         "selection=hard",
         "selection_decay=1",
+        "fold=4",
+        "fold=0/4",
+        "fold=5/4",
+        "fold=1/1",
+        "fold=-1/4",
+        "fold=one/two",
     ],
 )
 def test_bad_values_are_one_line(text):
@@ -81,6 +87,11 @@ def test_bad_values_are_one_line(text):
     with pytest.raises(UserError) as error:
         replace(recipe, **parse(recipe, [text]))
     assert "\n" not in str(error.value)
+
+
+def test_a_fold_and_validation_pictures_are_one_too_many():
+    with pytest.raises(UserError, match="fold=1/4 holds labels out"):
+        Recipe(fold="1/4", validation=10)
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)

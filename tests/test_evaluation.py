@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from comatch.evaluation import probabilities
-from comatch.evaluation.accuracy import calibration_error, judge, score
+from comatch.evaluation.accuracy import calibration_error, interval, judge, score
 from comatch.nets import Network, build_encoder
 
 
@@ -37,6 +37,18 @@ def test_calibration_error_by_hand():
     right = torch.tensor([True, False, True, True])
     assert calibration_error(confidence, right) == pytest.approx(0.5 * 0.4 + 0.5 * 0.5, abs=1e-6)
     assert calibration_error(torch.ones(3), torch.ones(3, dtype=torch.bool)) == 0.0
+
+
+@pytest.mark.parametrize("right", [0, 1, 4, 10])
+def test_an_interval_holds_the_shares_that_are_not_surprising(right):
+    """Its ends solve (share - x)^2 = z^2 x (1 - x) / n: there, the share is just as surprising."""
+    share, n = right / 10, 10
+    for end in interval(share, n):
+        assert 0 <= end <= 1
+        assert (share - end) ** 2 == pytest.approx(1.96**2 * end * (1 - end) / n, abs=1e-12)
+    low, high = interval(share, n)
+    assert low <= share <= high
+    assert high - low > interval(share, 1000)[1] - interval(share, 1000)[0]
 
 
 def test_probabilities_leave_the_network_as_it_was():

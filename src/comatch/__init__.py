@@ -1,5 +1,6 @@
 """comatch: an image classifier from a handful of labels and many unlabelled pictures."""
 
+import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -8,22 +9,20 @@ from comatch import cache
 if TYPE_CHECKING:
     from comatch.api import evaluate, load, train
     from comatch.comparison import compare
+    from comatch.folds import cross_validate
 
 __version__ = "0.1.0"
 BORN = time.perf_counter()  # start-up is counted from here: torch is not imported yet
-__all__ = ["compare", "evaluate", "load", "train"]
+__all__ = ["compare", "cross_validate", "evaluate", "load", "train"]
 
 cache.share_with_compilers()  # here, before torch's compiler settles on a place of its own
 
 
+ROOMS = {"compare": "comparison", "cross_validate": "folds"}  # where they live, if not in api
+
+
 def __getattr__(name: str) -> Any:
     # Importing torch takes seconds; `comatch --help` should not.
-    if name == "compare":
-        from comatch import comparison
-
-        return comparison.compare
     if name in __all__:
-        from comatch import api
-
-        return getattr(api, name)
+        return getattr(importlib.import_module(f"comatch.{ROOMS.get(name, 'api')}"), name)
     raise AttributeError(f"module 'comatch' has no attribute '{name}'")

@@ -313,7 +313,8 @@ def evaluate(
     dataset = open_data(recipe, Path(data_dir) if data_dir else folder.data_dir())
     if dataset.test is None:
         raise UserError(
-            f"{recipe.data} has no test part: add a folder 'test' with labelled pictures"
+            f"{recipe.data} has no test part: add a folder 'test' with labelled pictures, or ask "
+            "the labels themselves (--folds 4)"
         )
     return evaluation.score_part(
         dataset.test,

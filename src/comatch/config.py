@@ -48,6 +48,9 @@ class Recipe:
         None, "what is labelled: CSV of path,label, or a plain list of file names"
     )
     validation: float = setting(0.0, "pictures held out for choosing: a number, or a share below 1")
+    fold: str | None = setting(
+        None, "labels held out for asking: 2/4 is the second of four parts; none: no label is"
+    )
     split_seed: int | None = setting(None, "decides the split; none: the seed does")
     labelled_too: bool = setting(False, "labelled pictures are also among the unlabelled ones")
     image_size: int = setting(32, "side of the pictures in pixels")
@@ -122,6 +125,9 @@ class Recipe:
         demand(split is None or split >= 0, f"split_seed={split}: must not be negative, or none")
         demand(is_number_or_share(self.labels), f"labels={self.labels}: {NUMBER_OR_SHARE}")
         demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
+        if self.fold is not None:
+            part_of(self.fold)
+            demand(not self.validation, f"fold={self.fold} holds labels out: validation must be 0")
         demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
         demand(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
         for name, known in CHOICES.items():
@@ -133,6 +139,17 @@ NUMBER_OR_SHARE = "a whole number of at least 1, a share as in 1%, or none for a
 
 def is_number_or_share(labels: int | float | None) -> bool:
     return labels is None or 0 < labels < 1 or (isinstance(labels, int) and labels >= 1)
+
+
+def part_of(fold: str) -> tuple[int, int]:
+    """`2/4` as (2, 4): the second of four parts."""
+    part, slash, parts = fold.partition("/")
+    known = bool(slash) and part.isdecimal() and parts.isdecimal()
+    demand(
+        known and 1 <= int(part) <= int(parts) >= 2,
+        f"fold={fold}: write it as 1/4, the first of four parts",
+    )
+    return int(part), int(parts)
 
 
 def labels_text(labels: int | float | None) -> str:

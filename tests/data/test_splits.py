@@ -141,6 +141,38 @@ def test_a_seed_of_its_own_decides_the_split_alone():
     assert splits.make(folds, Recipe(labels=3, seed=0, split_seed=1)).origin == "predefined fold 1"
 
 
+def test_folds_share_out_the_labels_and_change_nothing_else():
+    data = dataset(per_class=(3, 12, 14))
+    whole = splits.make(data, Recipe())
+    parts = [splits.make(data, Recipe(fold=f"{part}/4")) for part in range(1, 5)]
+    asked = torch.cat([part.validation for part in parts])
+    assert sorted(asked.tolist()) == sorted(whole.labelled.tolist())
+    for part in parts:
+        known = [row for row in whole.labelled.tolist() if row not in part.validation.tolist()]
+        assert part.labelled.tolist() == known
+        assert torch.equal(part.unlabelled, whole.unlabelled)
+        assert torch.bincount(data.train.labels[part.labelled]).min() >= 2
+        each = torch.bincount(data.train.labels[part.validation], minlength=3)
+        assert (each - torch.tensor([3, 12, 14]) / 4).abs().max() < 1
+        again = splits.restore(data, Recipe(fold="1/4"), splits.to_json(part, data))
+        assert torch.equal(again.validation, part.validation)
+        assert torch.equal(again.labelled, part.labelled)
+
+
+def test_a_fold_of_few_labels():
+    """Two of a class: one is left. One of a class, or more parts than labels, cannot be."""
+    data = dataset()
+    halves = [splits.make(data, Recipe(labels=6, fold=f"{part}/2")) for part in (1, 2)]
+    for half in halves:
+        assert torch.bincount(data.train.labels[half.labelled]).tolist() == [1, 1, 1]
+    sixths = [splits.make(data, Recipe(labels=6, fold=f"{part}/6")) for part in range(1, 7)]
+    assert [len(part.validation) for part in sixths] == [1] * 6
+    with pytest.raises(UserError, match="6 labels are too few for 7 parts"):
+        splits.make(data, Recipe(labels=6, fold="1/7"))
+    with pytest.raises(UserError, match="class 'c0' has one labelled picture"):
+        splits.make(data, Recipe(labels=3, fold="1/3"))
+
+
 def test_predefined_folds_are_used_by_seed():
     data = dataset(folds=[[0, 1, 2], [3, 4, 5]])
     split = splits.make(data, Recipe(labels=3, seed=1))

@@ -46,6 +46,15 @@ def test_a_run_that_went_on_elsewhere_names_all_versions_and_devices(tmp_path):
     assert (row.revision, row.device) == ("0123456, 89abcde", "cpu, gpu")
 
 
+def test_what_lies_in_a_run_is_a_part_of_it(tmp_path):
+    """The folds of a run are no runs beside it."""
+    run, other = folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 1, 0.6)
+    (run / "folds").mkdir()
+    fold = folder(run / "folds" / "1-of-4", 0, 0.1)
+    assert runs.find(tmp_path) == [run, other]
+    assert runs.find(fold) == runs.find(run / "folds") == [fold]
+
+
 def test_other_settings_are_another_row(tmp_path):
     paths = [folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 1, 0.6, lr=0.2)]
     assert [row.seeds for row in runs.rows(paths)] == [[0], [1]]

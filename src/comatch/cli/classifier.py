@@ -8,20 +8,42 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from comatch.cli.console import err, out
+from comatch.cli.console import err, out, resumable
 from comatch.cli.options import DataDirOption, DeviceOption, RunArgument
 from comatch.errors import UserError
 
 
 def evaluate(
-    run: RunArgument, data_dir: DataDirOption = None, device: DeviceOption = "auto"
+    run: RunArgument,
+    data_dir: DataDirOption = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", help="Ask each label of one of K classifiers that do not know it."
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
 ) -> None:
-    """Score a run's classifier on the test part of its data, class by class."""
+    """Score a run's classifier on the test part of its data, class by class.
+
+    Where there is no test part, [bold]--folds 4[/] trains four more classifiers, each without a
+    quarter of the labels, and asks them for those. It names the labels that they contradict.
+    """
     from comatch import api
     from comatch.report import tables
 
-    scores = api.evaluate(run, data_dir=data_dir, device=device)
-    out.print(tables.scores(scores, api.folder_of(run).description()["classes"]))
+    classes = api.folder_of(run).description()["classes"]
+    if folds is None:
+        out.print(tables.scores(api.evaluate(run, data_dir=data_dir, device=device), classes))
+        return
+    from comatch.folds import cross_validate
+
+    with resumable():
+        checked = cross_validate(run, folds=folds, data_dir=data_dir, device=device)
+    out.print(tables.scores(checked.scores, classes))
+    if checked.mistakes:
+        out.print(tables.contradicted(checked.mistakes))
+    out.print(f"every label and what it was taken for: {checked.table}", soft_wrap=True)
 
 
 def predict(

@@ -103,7 +103,10 @@ def train(
     out.print(tables.results([run.summary for run in runs]))
     for run in runs:
         out.print(f"run folder: {run.path}", soft_wrap=True)
-    out.print(f"classify pictures with: comatch predict {runs[-1].path} PICTURES", soft_wrap=True)
+    last = runs[-1]
+    out.print(f"classify pictures with: comatch predict {last.path} PICTURES", soft_wrap=True)
+    if not last.summary.keys() & {"top1", "validation_top1"}:
+        out.print(f"how good is it? comatch evaluate {last.path} --folds 4", soft_wrap=True)
 
 
 def without_method(settings: list[str], method: str | None) -> list[str]:

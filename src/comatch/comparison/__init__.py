@@ -45,6 +45,7 @@ DECIDES_SPLIT = (
     "labels",
     "labels_file",
     "validation",
+    "fold",
     "split_seed",
     "labelled_too",
 )

@@ -2,7 +2,9 @@
 
 Each class is shuffled once. Labelled pictures are taken from the front of a class and validation
 pictures from its back, so holding a validation part out does not change which pictures are
-labelled. The test part is a data set of its own and is not known here.
+labelled. A fold is a part of the labelled pictures themselves: where forty labels are all there is,
+each can be asked once of a learner that does not know it. The test part is a data set of its own
+and is not known here.
 """
 
 import zlib
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comatch.config import Recipe
+from comatch.config import Recipe, part_of
 from comatch.errors import UserError
 from comatch.types import Dataset, Files, Part
 
@@ -93,6 +95,11 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
         origin = f"{each} a class{how}{listed}, by seed"
         if each is None:
             origin = f"all {len(labelled)} labels{listed}"
+    if recipe.fold is not None:
+        validation = _left_out(dataset, labelled, recipe.fold, random)
+        asked = set(validation)
+        labelled = [row for row in labelled if row not in asked]
+        origin += f", without part {recipe.fold} of them"
     return _finish(dataset, recipe, labelled, validation, origin)
 
 
@@ -147,6 +154,28 @@ def _fold(dataset: Dataset, seed: int, labels: float | None) -> list[int] | None
     if seed < len(dataset.folds) and len(dataset.folds[seed]) == labels:
         return dataset.folds[seed]
     return None
+
+
+def _left_out(
+    dataset: Dataset, labelled: list[int], fold: str, random: np.random.Generator
+) -> list[int]:
+    """One of several parts of the labelled rows: they are dealt out like cards, class by class.
+
+    So parts have about as many of each class, and none has a class to itself.
+    """
+    part, parts = part_of(fold)
+    if parts > len(labelled):
+        raise UserError(f"{len(labelled)} labels are too few for {parts} parts: use fewer folds")
+    every, labels = np.array(labelled), dataset.train.labels.numpy()[labelled]
+    cards: list[int] = []
+    for c, name in enumerate(dataset.classes):
+        rows = every[labels == c]
+        if len(rows) < 2:
+            raise UserError(
+                f"class '{name}' has one labelled picture, which cannot be left out: label two"
+            )
+        cards += random.permutation(rows).tolist()
+    return cards[part - 1 :: parts]
 
 
 def _validation_rows(validation: float, rows: int, classes: int) -> int:

@@ -74,6 +74,18 @@ def score(judged: Judged, classes: int) -> Scores:
     )
 
 
+def interval(share: float, pictures: int) -> tuple[float, float]:
+    """Where the true share lies, 19 times out of 20, if `share` of so many pictures were right.
+
+    Wilson's: unlike plus or minus two deviations it stays between 0 and 1, with few pictures too.
+    """
+    z = 1.96
+    middle = (share + z**2 / (2 * pictures)) / (1 + z**2 / pictures)
+    spread = (share * (1 - share) / pictures + (z / (2 * pictures)) ** 2) ** 0.5
+    reach = z * spread / (1 + z**2 / pictures)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
 def share(true: Tensor) -> float:
     return true.double().mean().item()
 

@@ -141,13 +141,14 @@ def settings_of_json(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(path: Path) -> list[Path]:
-    """The run folder at this path, or those below it."""
+    """The run folder at this path, or those below it; the folds in a run are a part of it."""
     if RunFolder(path).exists():
         return [path]
     if not path.is_dir():
         known = path.exists()
         raise UserError(f"{path} is not a run folder" if known else f"there is no folder {path}")
-    return sorted(config.parent for config in path.rglob(RunFolder(path).config.name))
+    every = {config.parent for config in path.rglob(RunFolder(path).config.name)}
+    return sorted(run for run in every if every.isdisjoint(run.parents))
 
 
 def every(paths: Iterable[Path]) -> list[Path]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from comatch.config import Recipe, settings_of
 from comatch.evaluation import Scores
+from comatch.evaluation.accuracy import interval
 from comatch.report.runs import Row
 from comatch.report.runs import table as table_of
 
@@ -136,11 +137,25 @@ def scores(scores: Scores, classes: list[str]) -> Table:
         found = "no test picture" if share is None else f"{share:.1%}"
         table.add_row(name, found, f"{classes[mistake[0]]} {mistake[1]:.1%}" if mistake else "")
     table.add_section()
-    table.add_row("[bold]top-1 accuracy", f"[bold]{scores.top1:.2%}")
+    low, high = interval(scores.top1, scores.pictures)
+    sure = f"{low:.1%} to {high:.1%}, 19 times out of 20"
+    table.add_row("[bold]top-1 accuracy", f"[bold]{scores.top1:.2%}", sure)
     if scores.top5 is not None:
         table.add_row("top-5 accuracy", f"{scores.top5:.2%}")
     table.add_row("calibration error", f"{scores.calibration_error:.2%}")
     table.add_row("pictures", f"{scores.pictures:,}")
+    return table
+
+
+def contradicted(mistakes: Sequence[tuple[str, str, str, float]], most: int = 10) -> Table:
+    """Labelled pictures that were taken for something else, and how sure that was."""
+    table = Table(box=box.SIMPLE_HEAD, title="Labels that were contradicted, the surest first")
+    for column in ("picture", "label", "taken for"):
+        table.add_column(column, overflow="fold")
+    for path, label, guess, probability in mistakes[:most]:
+        table.add_row(Text(path), label, f"{guess} {probability:.1%}")
+    if len(mistakes) > most:
+        table.add_row(f"and {len(mistakes) - most} more")
     return table
 
 

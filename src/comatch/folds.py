@@ -1,0 +1,133 @@
+"""How good is a classifier, if its few labels are all that is known?
+
+Each label is asked once of a classifier that did not know it: the labelled pictures are dealt into
+parts, and for each part the run is trained again without it, with the same settings and the same
+unlabelled pictures. These classifiers know fewer labels than the run's own, so their accuracy is
+rather too low than too high for it. The test part, where there is one, is not looked at.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from comatch import api, comparison
+from comatch.config import Recipe, demand, read_json, replace
+from comatch.data import splits
+from comatch.evaluation import Scores, accuracy
+from comatch.report.runs import as_csv
+from comatch.training.checkpoint import write
+from comatch.training.folder import RunFolder
+from comatch.training.initial import check_there
+from comatch.training.loop import validation_part
+from comatch.training.progress import TrainingBar
+from comatch.types import Dataset, Files, Part
+
+
+class Asked(NamedTuple):
+    """A labelled picture, and what a classifier that did not know its label takes it for."""
+
+    path: str
+    label: str
+    guess: str
+    probability: float  # of the guess
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossValidation:
+    scores: Scores
+    asked: list[Asked]  # every labelled picture, the surest mistakes first
+    table: Path  # the same as CSV
+
+    @property
+    def mistakes(self) -> list[Asked]:
+        return [one for one in self.asked if one.guess != one.label]
+
+
+def cross_validate(
+    run: str | Path | api.Run,
+    *,
+    folds: int = 4,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+    progress: bool = True,
+) -> CrossValidation:
+    """Trains a classifier for each fold, without that part of the labels, and asks it for them.
+
+    They lie in `folds` in the run's folder. Finished ones are not trained again, and one that was
+    stopped goes on.
+    """
+    demand(folds >= 2, f"folds={folds}: must be at least 2")
+    folder, where = api.folder_of(run), api.choose_device(device)
+    recipe = folder.recipe()
+    demand(
+        not recipe.validation and recipe.fold is None,
+        f"{folder.path} held pictures back already: its summary has `validation_top1`",
+    )
+    home = Path(data_dir) if data_dir else folder.data_dir()
+    dataset = dataclasses.replace(api.open_data(recipe, home, progress), test=None)
+    jobs = jobs_for(folder, recipe, folds, dataset)
+
+    judged: list[accuracy.Judged] = []
+    asked: list[Asked] = []
+    for one, part in jobs:
+        if not part.finished():
+            api.learn(part, one, dataset, where, home, open_bar(one, progress))
+            comparison.clear_away(where)
+        some = ask(part, dataset, device)
+        judged.append(some[0])
+        asked += some[1]
+    asked.sort(key=lambda one: (one.guess == one.label, -one.probability))
+    table = folder.path / "folds" / f"{folds}.csv"
+    text = as_csv([one._asdict() | {"probability": f"{one.probability:.6f}"} for one in asked])
+    write(table, lambda file: file.write(text.encode()))
+    scores = accuracy.score(accuracy.together(judged), len(dataset.classes))
+    return CrossValidation(scores, asked, table)
+
+
+def jobs_for(
+    folder: RunFolder, recipe: Recipe, folds: int, dataset: Dataset
+) -> list[tuple[Recipe, RunFolder]]:
+    """What is trained for each fold, and where; what cannot be is told before the first is."""
+    check_there(recipe.init)
+    splits.restore(dataset, recipe, read_json(folder.split))  # the data must be what it was
+    jobs = []
+    for part in range(1, folds + 1):
+        one = replace(recipe, fold=f"{part}/{folds}")
+        splits.make(dataset, one)
+        jobs.append((one, RunFolder(folder.path / "folds" / f"{part}-of-{folds}")))
+    return jobs
+
+
+def open_bar(recipe: Recipe, progress: bool) -> api.OpenBar:
+    return lambda title, steps, done: TrainingBar(
+        f"{title}, fold {recipe.fold}", steps, done, show=progress
+    )
+
+
+def ask(folder: RunFolder, dataset: Dataset, device: str) -> tuple[accuracy.Judged, list[Asked]]:
+    """What a classifier makes of the labelled pictures that were kept from it."""
+    split = splits.restore(dataset, folder.recipe(), read_json(folder.split))
+    part = validation_part(dataset, split)
+    assert part is not None  # a fold has a label at least
+    part, p = seen(part, api.load(folder.path, device))
+    judged = accuracy.judge(p, part.labels)
+    labels, guesses = (
+        [dataset.classes[c] for c in column.tolist()] for column in (part.labels, judged.guesses)
+    )
+    asked = map(Asked, part.names, labels, guesses, judged.confidence.tolist())
+    return judged, list(asked)
+
+
+def seen(part: Part, classifier: api.Classifier) -> tuple[Part, Tensor]:
+    """Class probabilities [n, C] of a part, less those of its files that cannot be read."""
+    if not isinstance(part, Files):
+        return part, classifier.predict(part.images).probabilities
+    found = [
+        p for _, p, _ in api.predict_files(classifier, [part.root / name for name in part.names])
+    ]
+    rows = [row for row, p in enumerate(found) if p is not None]
+    demand(bool(rows), f"none of the {len(part)} labelled pictures that are asked can be read")
+    return part.subset(torch.tensor(rows)), torch.stack([p for p in found if p is not None])
