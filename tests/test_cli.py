@@ -101,6 +101,18 @@ def test_predict_writes_a_table(cli, run, pictures):
         assert float(row["probability"]) == max(shares.values())
 
 
+def test_predict_draws_a_sheet(cli, run, pictures):
+    (pictures / "unlabeled" / "broken.png").write_bytes(b"not a picture")
+    code, out, err = cli("predict", run, pictures / "unlabeled", "--sheet", "new/look.png")
+    assert code == 0, err
+    assert "some of each class: new/look.png" in out
+    with Image.open("new/look.png") as image:
+        assert image.format == "PNG"
+        assert len(image.convert("RGB").getcolors(10**6)) > 100  # there is something to see
+    words = ["predict", run, pictures / "test", "--sheet", "run/config.json/look.png"]
+    fails(cli(*words), "cannot write run/config.json/look.png")
+
+
 def test_python_and_command_line_agree(cli, run, pictures):
     path = pictures / "test/lying/0.png"
     cli("predict", run, path, "--out", "one.csv")

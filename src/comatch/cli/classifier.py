@@ -52,16 +52,22 @@ def predict(
     table: Annotated[
         Path, typer.Option("--out", help="CSV to write: path, label, probability, classes.")
     ] = Path("predictions.csv"),
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="PNG to draw: of each class the surest and the least sure pictures."),
+    ] = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Classify pictures with a run's classifier and write a table of the results."""
     from comatch import api
     from comatch.data.folder import find_pictures
+    from comatch.report.sheet import Found
     from comatch.training.checkpoint import replacing
 
     classifier = api.load(run, device)
     paths = find_pictures(pictures)
     unread: list[str] = []
+    found: list[Found] = []
     try:
         with replacing(table) as file:
             writer = csv.writer(codecs.getwriter("utf-8")(file))
@@ -74,6 +80,7 @@ def predict(
                 best = int(p.argmax())
                 shares = [f"{share:.6f}" for share in p.tolist()]
                 writer.writerow([path, classifier.classes[best], shares[best], *shares])
+                found.append(Found(path, classifier.classes[best], float(p[best])))
     except OSError as error:
         raise UserError(f"cannot write {table}: {error.strerror}") from None
     for line in unread:
@@ -82,3 +89,9 @@ def predict(
         raise UserError("none of the pictures could be read")
     skipped = f", {len(unread)} skipped" if unread else ""
     out.print(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}", soft_wrap=True)
+    if sheet is not None:
+        from comatch.report import figures
+        from comatch.report.sheet import draw
+
+        (drawn,) = figures.save(draw(found), sheet, ["png"])
+        out.print(f"some of each class: {drawn}", soft_wrap=True)

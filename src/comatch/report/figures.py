@@ -161,11 +161,11 @@ def per_cent(axes: Axes) -> None:
     axes.set_ylim(max(low, -0.02), min(high, 1 + 0.02 * (high - low)))
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Writes STEM.png and STEM.svg."""
+def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Writes STEM.png and STEM.svg, or one of them."""
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     for path in paths:
         drawn = io.BytesIO()
         undated = {"Date": None} if path.suffix == ".svg" else None
