@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from comatch.evaluation import probabilities
+from comatch.evaluation import probabilities, temperature
 from comatch.evaluation.accuracy import calibration_error, interval, judge, score
 from comatch.nets import Network, build_encoder
 
@@ -49,6 +50,29 @@ def test_an_interval_holds_the_shares_that_are_not_surprising(right):
     low, high = interval(share, n)
     assert low <= share <= high
     assert high - low > interval(share, 1000)[1] - interval(share, 1000)[0]
+
+
+@pytest.mark.parametrize("true", [1.0, 1.7, 4.0])
+def test_a_temperature_is_found_again(true):
+    """Labels are drawn by probabilities, which are then made too sure."""
+    generator = torch.Generator().manual_seed(0)
+    honest = F.softmax(2 * torch.randn(20_000, 5, generator=generator), dim=1)
+    labels = torch.multinomial(honest, 1, generator=generator)[:, 0]
+    sure = F.softmax(true * honest.log(), dim=1)
+    found = temperature.fit(sure, labels)
+    assert found == pytest.approx(true, rel=0.03)
+    softened = temperature.soften(sure, found)
+    torch.testing.assert_close(softened, honest, atol=0.01, rtol=0)
+    assert torch.equal(softened.argmax(1), sure.argmax(1))
+
+
+def test_a_temperature_never_makes_surer():
+    p = torch.tensor([[0.7, 0.3], [0.4, 0.6], [1.0, 0.0]])
+    assert temperature.fit(p, p.argmax(1)) == 1
+    assert temperature.soften(p, 1.0) is p
+    assert temperature.fit(p, p.argmin(1)) == pytest.approx(temperature.HIGHEST)
+    assert temperature.soften(p, 3.0).isfinite().all()
+    torch.testing.assert_close(temperature.soften(p, 3.0).sum(1), torch.ones(3))
 
 
 def test_probabilities_leave_the_network_as_it_was():

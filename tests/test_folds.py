@@ -5,10 +5,12 @@ import json
 import shutil
 
 import pytest
+import torch
 
 import comatch
 from comatch import api
 from comatch.errors import UserError
+from comatch.evaluation import temperature
 from comatch.training.loop import Interrupted
 from helpers import TINY
 
@@ -59,6 +61,30 @@ def test_each_label_is_asked_once_of_one_who_does_not_know_it(train, pictures):
             assert guesses[name] == (label, pytest.approx(p.max().item(), abs=1e-6))
     right = [one for one in checked.asked if one.guess == one.label]
     assert checked.scores.top1 == pytest.approx(len(right) / len(labelled))
+
+
+def test_the_run_is_less_sure_afterwards_if_it_was_too_sure(cli, train, pictures, monkeypatch):
+    run, fitted = train(), []
+    paths = sorted((pictures / "unlabeled").iterdir())
+    before = comatch.load(run, "cpu").predict(paths)
+
+    def fit(p, labels):
+        fitted.append((p.amax(1), labels))
+        return 2.5
+
+    monkeypatch.setattr(temperature, "fit", fit)
+    checked = validate(run)
+    assert written(run / "model.json")["temperature"] == checked.temperature == 2.5
+    after = comatch.load(run, "cpu").predict(paths)
+    assert after.labels == before.labels
+    softer = temperature.soften(before.probabilities, 2.5)
+    torch.testing.assert_close(after.probabilities, softer)
+
+    ((sure, labels),) = fitted  # all of them at once, as they were said
+    assert sorted(sure.tolist()) == sorted(one.probability for one in checked.asked)
+    assert labels.bincount().tolist() == [12, 12]
+    _, out, _ = cli("evaluate", run, "--folds", 3, "--device", "cpu")
+    assert "it was too sure" in out
 
 
 def test_the_table_has_the_surest_mistakes_first(train):
@@ -120,6 +146,13 @@ def test_what_cannot_be_is_told_before_anything_is_trained(train, settings, fold
     with pytest.raises(UserError, match=says):
         comatch.cross_validate(run, folds=folds, device="cpu", progress=False)
     assert not (run / "folds").exists()
+
+
+def test_a_run_that_has_not_finished_is_not_asked(train):
+    run = train()
+    (run / "summary.json").unlink()
+    with pytest.raises(UserError, match="has not finished"):
+        validate(run)
 
 
 def test_pictures_that_changed_are_noticed(train, pictures):

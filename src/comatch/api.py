@@ -242,6 +242,7 @@ class Classifier:
         self.resize: int = description.get("resize", self.image_size)
         self.mean = torch.tensor(description["mean"], device=device)
         self.std = torch.tensor(description["std"], device=device)
+        self.temperature: float = description.get("temperature", 1.0)
 
     def predict(self, images: Picture | Sequence[Picture] | Tensor) -> Predictions:
         """Classifies one picture or several.
@@ -250,6 +251,7 @@ class Classifier:
         [N, 3, H, W] must have the classifier's.
         """
         p = evaluation.probabilities(self.net, self._pixels(images), self.mean, self.std)
+        p = evaluation.temperature.soften(p, self.temperature)
         return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
 
     def _pixels(self, images: Picture | Sequence[Picture] | Tensor) -> Tensor:

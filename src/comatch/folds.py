@@ -4,6 +4,9 @@ Each label is asked once of a classifier that did not know it: the labelled pict
 parts, and for each part the run is trained again without it, with the same settings and the same
 unlabelled pictures. These classifiers know fewer labels than the run's own, so their accuracy is
 rather too low than too high for it. The test part, where there is one, is not looked at.
+
+What they say of those labels also tells how much too sure they are: from then on, the run's own
+classifier is that much less sure.
 """
 
 import dataclasses
@@ -16,14 +19,14 @@ from torch import Tensor
 from comatch import api, comparison
 from comatch.config import Recipe, demand, read_json, replace
 from comatch.data import splits
-from comatch.evaluation import Scores, accuracy
+from comatch.evaluation import Scores, accuracy, temperature
 from comatch.report.runs import as_csv
 from comatch.training.checkpoint import write
 from comatch.training.folder import RunFolder
 from comatch.training.initial import check_there
 from comatch.training.loop import validation_part
 from comatch.training.progress import TrainingBar
-from comatch.types import Dataset, Files, Part
+from comatch.types import Dataset, Files
 
 
 class Asked(NamedTuple):
@@ -38,6 +41,7 @@ class Asked(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class CrossValidation:
     scores: Scores
+    temperature: float  # by which the logarithms of probabilities are divided from now on
     asked: list[Asked]  # every labelled picture, the surest mistakes first
     table: Path  # the same as CSV
 
@@ -62,6 +66,7 @@ def cross_validate(
     demand(folds >= 2, f"folds={folds}: must be at least 2")
     folder, where = api.folder_of(run), api.choose_device(device)
     recipe = folder.recipe()
+    demand(folder.finished(), f"{folder.path} has not finished: train with --resume to go on")
     demand(
         not recipe.validation and recipe.fold is None,
         f"{folder.path} held pictures back already: its summary has `validation_top1`",
@@ -70,21 +75,25 @@ def cross_validate(
     dataset = dataclasses.replace(api.open_data(recipe, home, progress), test=None)
     jobs = jobs_for(folder, recipe, folds, dataset)
 
-    judged: list[accuracy.Judged] = []
-    asked: list[Asked] = []
+    answers = []
     for one, part in jobs:
         if not part.finished():
             api.learn(part, one, dataset, where, home, open_bar(one, progress))
             comparison.clear_away(where)
-        some = ask(part, dataset, device)
-        judged.append(some[0])
-        asked += some[1]
-    asked.sort(key=lambda one: (one.guess == one.label, -one.probability))
+        answers.append(ask(part, dataset, device))
+    names, p, labels = (
+        [name for answer in answers for name in answer.names],
+        torch.cat([answer.p for answer in answers]),
+        torch.cat([answer.labels for answer in answers]),
+    )
+    judged = accuracy.judge(p, labels)
+    asked = told(names, judged, dataset.classes)
     table = folder.path / "folds" / f"{folds}.csv"
     text = as_csv([one._asdict() | {"probability": f"{one.probability:.6f}"} for one in asked])
     write(table, lambda file: file.write(text.encode()))
-    scores = accuracy.score(accuracy.together(judged), len(dataset.classes))
-    return CrossValidation(scores, asked, table)
+    heat = temperature.fit(p, labels)
+    folder.describe("temperature", heat)
+    return CrossValidation(accuracy.score(judged, len(dataset.classes)), heat, asked, table)
 
 
 def jobs_for(
@@ -107,27 +116,32 @@ def open_bar(recipe: Recipe, progress: bool) -> api.OpenBar:
     )
 
 
-def ask(folder: RunFolder, dataset: Dataset, device: str) -> tuple[accuracy.Judged, list[Asked]]:
+class Answer(NamedTuple):
+    names: list[str]  # [n]
+    p: Tensor  # [n, C]
+    labels: Tensor  # [n] the truth
+
+
+def ask(folder: RunFolder, dataset: Dataset, device: str) -> Answer:
     """What a classifier makes of the labelled pictures that were kept from it."""
     split = splits.restore(dataset, folder.recipe(), read_json(folder.split))
     part = validation_part(dataset, split)
     assert part is not None  # a fold has a label at least
-    part, p = seen(part, api.load(folder.path, device))
-    judged = accuracy.judge(p, part.labels)
-    labels, guesses = (
-        [dataset.classes[c] for c in column.tolist()] for column in (part.labels, judged.guesses)
-    )
-    asked = map(Asked, part.names, labels, guesses, judged.confidence.tolist())
-    return judged, list(asked)
-
-
-def seen(part: Part, classifier: api.Classifier) -> tuple[Part, Tensor]:
-    """Class probabilities [n, C] of a part, less those of its files that cannot be read."""
+    classifier = api.load(folder.path, device)
     if not isinstance(part, Files):
-        return part, classifier.predict(part.images).probabilities
-    found = [
-        p for _, p, _ in api.predict_files(classifier, [part.root / name for name in part.names])
-    ]
+        return Answer(part.names, classifier.predict(part.images).probabilities, part.labels)
+    paths = [part.root / name for name in part.names]
+    found = [p for _, p, _ in api.predict_files(classifier, paths)]
     rows = [row for row, p in enumerate(found) if p is not None]
     demand(bool(rows), f"none of the {len(part)} labelled pictures that are asked can be read")
-    return part.subset(torch.tensor(rows)), torch.stack([p for p in found if p is not None])
+    read = part.subset(torch.tensor(rows))
+    return Answer(read.names, torch.stack([p for p in found if p is not None]), read.labels)
+
+
+def told(names: list[str], judged: accuracy.Judged, classes: list[str]) -> list[Asked]:
+    """By name, the surest mistakes first."""
+    labels, guesses = (
+        [classes[c] for c in column.tolist()] for column in (judged.labels, judged.guesses)
+    )
+    asked = map(Asked, names, labels, guesses, judged.confidence.tolist())
+    return sorted(asked, key=lambda one: (one.guess == one.label, -one.probability))

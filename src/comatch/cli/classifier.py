@@ -44,6 +44,9 @@ def evaluate(
     if checked.mistakes:
         out.print(tables.contradicted(checked.mistakes))
     out.print(f"every label and what it was taken for: {checked.table}", soft_wrap=True)
+    if checked.temperature > 1:
+        heat = f"temperature {checked.temperature:.2f}"
+        out.print(f"it was too sure: `comatch predict` allows for that from now on ({heat})")
 
 
 def predict(

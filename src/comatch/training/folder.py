@@ -111,6 +111,10 @@ class RunFolder:
         """What `write_model` was told of the network: its classes, sizes and preprocessing."""
         return read_json(self.model)
 
+    def describe(self, key: str, value: float) -> None:
+        """Adds something that became known of the network since."""
+        checkpoint.write_json(self.model, self.description() | {key: value})
+
     def read_weights(self) -> dict[str, torch.Tensor]:
         if not self.weights.exists():
             raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
