@@ -26,8 +26,10 @@ def evaluate(
 ) -> None:
     """Score a run's classifier on the test part of its data, class by class.
 
-    Where there is no test part, [bold]--folds 4[/] trains four more classifiers, each without a
-    quarter of the labels, and asks them for those. It names the labels that they contradict.
+    Where there is no test part, [bold]--folds 4[/] trains four more classifiers,
+    each without a quarter of the labels, and asks them for those. It names the
+    labels that they contradict, and if they were too sure, probabilities allow
+    for it from then on. Stop it whenever you like: the same command goes on.
     """
     from comatch import api
     from comatch.report import tables
@@ -46,7 +48,8 @@ def evaluate(
     out.print(f"every label and what it was taken for: {checked.table}", soft_wrap=True)
     if checked.temperature > 1:
         heat = f"temperature {checked.temperature:.2f}"
-        out.print(f"it was too sure: `comatch predict` allows for that from now on ({heat})")
+        said = f"it was too sure: `comatch predict` allows for that from now on ({heat})"
+        out.print(said, soft_wrap=True)
 
 
 def predict(
