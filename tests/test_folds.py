@@ -175,7 +175,7 @@ def test_the_command_line_says_it(cli, train, pictures):
         assert words in out
     assert "fold 2/2" in err
     mistakes = comatch.cross_validate(run, folds=2, device="cpu", progress=False).mistakes
-    assert ("Labels that were contradicted" in out) == bool(mistakes)
+    assert ("Contradicted labels" in out) == bool(mistakes)
     for one in mistakes[:10]:
         assert one.path in out
 

@@ -207,6 +207,20 @@ def test_a_folder_of_runs_is_reported_without_those_that_still_train(tmp_path, c
     assert "1 of 3 runs left out, not finished" in " ".join(err.split())
 
 
+def test_a_run_without_a_test_part_is_left_out(tmp_path, cli):
+    for seed in range(3):
+        folder(tmp_path / str(seed), seed, 0.5)
+    summary = tmp_path / "2" / "summary.json"
+    summary.write_text(summary.read_text().replace("top1", "validation_top1"))
+    code, out, err = cli("report", "--markdown", tmp_path)
+    assert code == 0, err
+    assert "50.00 ± 0.00 (n=2)" in out
+    assert "1 of 3 runs left out, not tested" in " ".join(err.split())
+    code, _, err = cli("report", tmp_path / "2")
+    assert code == 2
+    assert "was not tested: its data has no test part" in " ".join(err.split())
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

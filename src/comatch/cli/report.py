@@ -50,5 +50,7 @@ def report(
         lines = tried.table(folders, at)
         print(reader.ruled(lines)) if markdown else out.print(tables.tuning(lines))
     elif folders:
+        folders, remarks = reader.tested(folders)
+        tell_remarks(remarks)
         rows = reader.rows(folders)
         print(reader.markdown(rows)) if markdown else out.print(tables.comparison(rows))

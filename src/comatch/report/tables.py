@@ -149,7 +149,7 @@ def scores(scores: Scores, classes: list[str]) -> Table:
 
 def contradicted(mistakes: Sequence[tuple[str, str, str, float]], most: int = 10) -> Table:
     """Labelled pictures that were taken for something else, and how sure that was."""
-    table = Table(box=box.SIMPLE_HEAD, title="Labels that were contradicted, the surest first")
+    table = Table(box=box.SIMPLE_HEAD, title="Contradicted labels, the surest first")
     for column in ("picture", "label", "taken for"):
         table.add_column(column, overflow="fold")
     for path, label, guess, probability in mistakes[:most]:
