@@ -86,7 +86,8 @@ def predict(
                 best = int(p.argmax())
                 shares = [f"{share:.6f}" for share in p.tolist()]
                 writer.writerow([path, classifier.classes[best], shares[best], *shares])
-                found.append(Found(path, classifier.classes[best], float(p[best])))
+                if sheet is not None:
+                    found.append(Found(path, classifier.classes[best], float(p[best])))
     except OSError as error:
         raise UserError(f"cannot write {table}: {error.strerror}") from None
     for line in unread:
