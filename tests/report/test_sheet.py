@@ -46,6 +46,7 @@ def test_many_classes_are_told_not_drawn(tmp_path, monkeypatch):
     assert not any(word.startswith("class 3") for word in words)
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")  # which the font lacks: a box is drawn
 @pytest.mark.parametrize("label", ["$5 and $10", "a_very_long_name" * 8, "x y " * 40, "日本"])
 def test_any_name_can_be_drawn(tmp_path, label):
     figure = sheet.draw([Found(picture(tmp_path / "a.png"), label, 0.5)])
