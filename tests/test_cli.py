@@ -84,6 +84,25 @@ def test_evaluate_agrees_with_the_summary(run):
     assert scores.top1 == json.loads((run / "summary.json").read_text())["top1"]
 
 
+def test_a_run_without_a_network_cannot_be_evaluated_yet(cli, run):
+    for name in ("model.safetensors", "model.json", "summary.json"):
+        (run / name).unlink()
+    fails(cli("evaluate", run), "holds no trained network yet", "--resume")
+    fails(cli("evaluate", run, "--folds", 2), "has not finished", "--resume")
+
+
+def test_predict_loads_matplotlib_only_if_it_draws(run, pictures):
+    """It takes its time."""
+    program = "import sys; from comatch.cli import main\n"
+    program += "try: main()\nfinally: sys.exit('matplotlib' in sys.modules)"
+    words = ["predict", run, pictures / "test", "--out", run / "p.csv", "--device", "cpu"]
+    done = [
+        subprocess.run([sys.executable, "-c", program, *map(str, more)]).returncode
+        for more in (words, [*words, "--sheet", run / "sheet.png"])
+    ]
+    assert done == [0, 1]
+
+
 def test_predict_writes_a_table(cli, run, pictures):
     (pictures / "unlabeled" / "broken.png").write_bytes(b"not a picture")
     code, out, err = cli("predict", run, pictures / "unlabeled", pictures / "test/lying/0.png")

@@ -12,7 +12,7 @@ from comatch import api
 from comatch.errors import UserError
 from comatch.evaluation import temperature
 from comatch.training.loop import Interrupted
-from helpers import TINY
+from helpers import TINY, TINY_WORDS
 
 
 @pytest.fixture
@@ -181,9 +181,7 @@ def test_the_command_line_says_it(cli, train, pictures):
 
 
 def test_whoever_has_no_test_part_is_told_how_to_ask(cli, pictures):
-    words = [
-        word for key, value in (TINY | {"mu": 1}).items() for word in ("--set", f"{key}={value}")
-    ]
+    words = [*TINY_WORDS, "--set", "mu=1"]
     _, out, _ = cli("train", pictures, "--steps", 1, *words, "--out", "one")
     assert "--folds" not in out
     shutil.rmtree(pictures / "test")

@@ -50,6 +50,9 @@ def test_many_classes_are_told_not_drawn(tmp_path, monkeypatch):
 @pytest.mark.parametrize("label", ["$5 and $10", "a_very_long_name" * 8, "x y " * 40, "日本"])
 def test_any_name_can_be_drawn(tmp_path, label):
     figure = sheet.draw([Found(picture(tmp_path / "a.png"), label, 0.5)])
+    (said,) = [word for word in shown(figure)[1] if word.endswith("\n1")]
+    assert label.startswith(said.splitlines()[0][:10])  # of a long one, the beginning
+    assert max(map(len, said.splitlines())) <= 18
     figure.savefig(tmp_path / "sheet.png", dpi=20)
     with Image.open(tmp_path / "sheet.png") as image:
         image.load()

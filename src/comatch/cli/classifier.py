@@ -34,15 +34,17 @@ def evaluate(
     from comatch import api
     from comatch.report import tables
 
-    classes = api.folder_of(run).description()["classes"]
+    def show(scores: api.evaluation.Scores) -> None:
+        out.print(tables.scores(scores, api.folder_of(run).description()["classes"]))
+
     if folds is None:
-        out.print(tables.scores(api.evaluate(run, data_dir=data_dir, device=device), classes))
+        show(api.evaluate(run, data_dir=data_dir, device=device))
         return
     from comatch.folds import cross_validate
 
     with resumable():
         checked = cross_validate(run, folds=folds, data_dir=data_dir, device=device)
-    out.print(tables.scores(checked.scores, classes))
+    show(checked.scores)
     if checked.mistakes:
         out.print(tables.contradicted(checked.mistakes))
     out.print(f"every label and what it was taken for: {checked.table}", soft_wrap=True)
@@ -67,13 +69,12 @@ def predict(
     """Classify pictures with a run's classifier and write a table of the results."""
     from comatch import api
     from comatch.data.folder import find_pictures
-    from comatch.report.sheet import Found
     from comatch.training.checkpoint import replacing
 
     classifier = api.load(run, device)
     paths = find_pictures(pictures)
     unread: list[str] = []
-    found: list[Found] = []
+    found: list[tuple[Path, str, float]] = []
     try:
         with replacing(table) as file:
             writer = csv.writer(codecs.getwriter("utf-8")(file))
@@ -87,7 +88,7 @@ def predict(
                 shares = [f"{share:.6f}" for share in p.tolist()]
                 writer.writerow([path, classifier.classes[best], shares[best], *shares])
                 if sheet is not None:
-                    found.append(Found(path, classifier.classes[best], float(p[best])))
+                    found.append((path, classifier.classes[best], float(p[best])))
     except OSError as error:
         raise UserError(f"cannot write {table}: {error.strerror}") from None
     for line in unread:
@@ -97,8 +98,8 @@ def predict(
     skipped = f", {len(unread)} skipped" if unread else ""
     out.print(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}", soft_wrap=True)
     if sheet is not None:
-        from comatch.report import figures
-        from comatch.report.sheet import draw
+        from comatch.report import figures  # which loads matplotlib
+        from comatch.report.sheet import Found, draw
 
-        (drawn,) = figures.save(draw(found), sheet, ["png"])
+        (drawn,) = figures.save(draw([Found(*one) for one in found]), sheet, ["png"])
         out.print(f"some of each class: {drawn}", soft_wrap=True)

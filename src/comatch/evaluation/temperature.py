@@ -31,10 +31,10 @@ def fit(p: Tensor, labels: Tensor) -> float:
 
     # It is convex in 1/T, so thirds that do not hold the minimum can be cut off.
     low, high = 1 / HIGHEST, 1.0
-    for _ in range(100):
+    for _ in range(50):
         third = (high - low) / 3
         if surprise(low + third) < surprise(high - third):
             high -= third
         else:
             low += third
-    return max(1.0, 1 / high)
+    return 1 / high

@@ -171,10 +171,11 @@ def finished(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def tested(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Those of these finished runs whose data has a test part, and a remark on the others."""
-    done = [path for path in paths if "top1" in read_json(RunFolder(path).summary)]
-    if paths and not done:
-        raise UserError(f"{paths[0]} was not tested: its data has no test part")
+    """Those of these finished runs whose data has a test part, and a remark on the others.
+
+    All, if there is none: `rows` says what is the matter with them.
+    """
+    done = [path for path in paths if "top1" in read_json(RunFolder(path).summary)] or list(paths)
     return done, left_out(paths, done, "not tested")
 
 
@@ -186,13 +187,16 @@ def left_out(paths: Sequence[Path], kept: Sequence[Path], why: str) -> list[str]
 
 
 def rows(paths: Sequence[Path]) -> list[Row]:
-    """One row for each configuration among these tested runs, in the order they first appear."""
+    """One row for each configuration among these run folders, in the order they first appear."""
     groups: dict[str, list[tuple[dict[str, Any], RunFolder]]] = defaultdict(list)
     for path in paths:
         folder = RunFolder(path)
+        summary = read_json(folder.summary)
+        if "top1" not in summary:
+            raise UserError(f"{path} was not tested: its data has no test part")
         settings = settings_of_json(folder.written())
         del settings["seed"]
-        groups[str(settings)].append((read_json(folder.summary), folder))
+        groups[str(settings)].append((summary, folder))
     return [summarise(group) for group in groups.values()]
 
 

@@ -62,9 +62,9 @@ def draw(found: Sequence[Found]) -> Figure:
             axes.text(x, 0.45, head, weight="bold")
         for number, line in enumerate(shown):
             y = 0.6 + LINE * number
-            name = textwrap.shorten(line.label, 60, placeholder="...")
-            name = "\n".join(textwrap.wrap(name, 18)[:3])
-            axes.text(0.2, y + 0.5, f"{name}\n{line.pictures:,}", va="center", parse_math=False)
+            name = textwrap.wrap(line.label, 18, max_lines=3, placeholder="...")
+            said = "\n".join([*name, f"{line.pictures:,}"])
+            axes.text(0.2, y + 0.5, said, va="center", parse_math=False)
             for x, some in ((NAME, line.surest), (second, line.least)):
                 for place, one in enumerate(some):
                     put(axes, x + place, y, one)

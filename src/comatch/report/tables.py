@@ -153,7 +153,7 @@ def contradicted(mistakes: Sequence[tuple[str, str, str, float]], most: int = 10
     for column in ("picture", "label", "taken for"):
         table.add_column(column, overflow="fold")
     for path, label, guess, probability in mistakes[:most]:
-        table.add_row(Text(path), label, f"{guess} {probability:.1%}")
+        table.add_row(Text(path), Text(label), Text(f"{guess} {probability:.1%}"))
     if len(mistakes) > most:
         table.add_row(f"and {len(mistakes) - most} more")
     return table
