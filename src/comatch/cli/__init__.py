@@ -6,7 +6,7 @@ import warnings
 import typer
 
 from comatch import cache, launch
-from comatch.cli import bench, catalogue, classifier, compare, report, reproduce, train
+from comatch.cli import bench, catalogue, classifier, compare, report, reproduce, train, transfer
 from comatch.cli.console import err, fail, fail_of_many, warn
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
 
@@ -30,6 +30,7 @@ for command in (  # in the order in which --help lists them
 ):
     app.command()(command)
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(transfer.app, name="transfer")
 
 
 def main() -> None:

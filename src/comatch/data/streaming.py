@@ -196,12 +196,16 @@ Feed = Resident | Streaming
 
 
 def in_pieces(
-    part: Part, image_size: int, device: torch.device, workers: int | None = None
+    part: Part,
+    image_size: int,
+    device: torch.device,
+    workers: int | None = None,
+    side: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All pictures of a part [n, 3, image_size, image_size] and their labels [n], in order.
 
-    Those that stay files come in pieces, the middle of their square, without those that cannot be
-    read.
+    Those that stay files come in pieces, the middle of their square (of this side, or of what is
+    usual for the size), without those that cannot be read.
     """
     if isinstance(part, Pictures):
         yield part.images, part.labels
@@ -209,7 +213,7 @@ def in_pieces(
     begins = deque(range(0, len(part), CHUNK))
     pending: deque[Future[Chunk]] = deque()
     bad: dict[int, str] = {}
-    with Reader(side_for(image_size), device, workers) as reader:
+    with Reader(side or side_for(image_size), device, workers) as reader:
         while begins or pending:
             while begins and len(pending) <= LANES:
                 begin = begins.popleft()

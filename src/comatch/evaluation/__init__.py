@@ -1,6 +1,6 @@
 """How good a network is: on pictures whose truth is known, and never to choose anything by test."""
 
 from comatch.evaluation import temperature
-from comatch.evaluation.accuracy import Scores, probabilities, score_part
+from comatch.evaluation.accuracy import Scores, features, probabilities, score_part
 
-__all__ = ["Scores", "probabilities", "score_part", "temperature"]
+__all__ = ["Scores", "features", "probabilities", "score_part", "temperature"]

@@ -11,21 +11,38 @@ from torch import Tensor
 from comatch import distributed
 from comatch.augment.policies import normalise
 from comatch.data.streaming import in_pieces
-from comatch.nets import Network
+from comatch.nets import Network, Output
 from comatch.types import Part
 
 
-@torch.no_grad()
 def probabilities(
     net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512
 ) -> Tensor:
     """p(y|x) [N, C] of uint8 pictures [N, 3, H, W], on the CPU."""
+    return look(net, images, mean, std, batch, lambda seen: F.softmax(seen.logits, dim=1))
+
+
+def features(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512) -> Tensor:
+    """f(x) [N, width] of uint8 pictures [N, 3, H, W], on the CPU."""
+    return look(net, images, mean, std, batch, lambda seen: seen.features)
+
+
+@torch.no_grad()
+def look(
+    net: Network,
+    images: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    batch: int,
+    keep: Callable[[Output], Tensor],
+) -> Tensor:
+    """What is kept of what a network makes of pictures, some at a time."""
     chunks = []
     with net.at_rest():
         for chunk in images.split(batch):
             x = normalise(chunk.to(mean.device).float(), mean, std)
             x = x.contiguous(memory_format=torch.channels_last)
-            chunks.append(F.softmax(net(x).logits, dim=1))
+            chunks.append(keep(net(x)))
     return torch.cat(chunks).cpu()
 
 

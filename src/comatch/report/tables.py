@@ -105,6 +105,18 @@ def tuning(lines: Sequence[Sequence[str]]) -> Table:
     return table
 
 
+def transfer(lines: Sequence[Sequence[str]], title: str) -> Table:
+    """A head, and a line for each network; the paper's are dim."""
+    head, *rest = lines
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(head[0], overflow="fold")
+    for name in head[1:]:
+        table.add_column(name)
+    for line in rest:
+        table.add_row(*line, style="dim" if line[0].startswith("paper:") else None)
+    return table
+
+
 def sections(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A section for all rows that begin with the same word."""
     table = Table(*columns, box=box.SIMPLE_HEAD)

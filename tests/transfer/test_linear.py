@@ -1,0 +1,288 @@
+"""Linear classifiers on fixed features: draws, costs, figures, and that nothing is done twice."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.svm import LinearSVC
+from torch.nn.functional import normalize
+from torch.nn.functional import one_hot as one_hot_of
+
+import comatch
+from comatch.errors import UserError
+from comatch.report import paper
+from comatch.transfer import encoders, features
+from comatch.transfer.benchmark import Benchmark, open_benchmark
+from comatch.transfer.linear import COSTS, choose_cost, deal, draw, jobs_for, linear
+from comatch.types import Pictures
+from data.test_voc import LISTS, write_part
+from helpers import TINY
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The smallest run there is, on digits."""
+    monkeypatch.chdir(tmp_path)
+    options = {"steps": 2, "device": "cpu", "progress": False, "settings": TINY}
+    comatch.train("digits", labels=10, out="run", **options)
+    return "run"
+
+
+def transfer(data, *names, **more):
+    return linear(data, names, out="out", device="cpu", progress=False, **more)
+
+
+def toy(y, several=False):
+    """A benchmark that is asked for targets only."""
+    rows = torch.arange(len(y))
+    part = Pictures(torch.zeros(len(y), 3, 1, 1), rows, list(map(str, rows.tolist())))
+    names = [f"class {c}" for c in range(y.shape[1])]
+    return Benchmark("toy", names, part, y, part, y, several)
+
+
+def one_hot(labels):
+    return 2 * one_hot_of(torch.as_tensor(labels)) - 1
+
+
+# -------------------------------------------------------------------------------- draws and costs
+
+
+def test_a_draw_has_as_many_of_each_class_and_another_seed_another_draw():
+    benchmark = toy(one_hot([0, 1, 2] * 20))
+    rows = draw(benchmark, 5, seed=0)
+    assert (benchmark.train_y[rows] > 0).sum(0).tolist() == [5, 5, 5]
+    assert torch.equal(rows, draw(benchmark, 5, seed=0))
+    assert not torch.equal(rows, draw(benchmark, 5, seed=1))
+    assert torch.equal(draw(benchmark, None, seed=0), torch.arange(60))
+
+
+def test_a_picture_of_two_classes_may_be_drawn_for_either_and_counts_once():
+    y = torch.tensor([[1, 1], [1, 1], [-1, -1]])
+    assert draw(toy(y, several=True), 2, seed=0).tolist() == [0, 1]
+
+
+def test_a_class_with_too_few_pictures_is_told():
+    with pytest.raises(UserError, match=r"'class 1' of toy has 1 pictures.*leave 2 out of --shots"):
+        draw(toy(one_hot([0, 0, 1])), 2, seed=0)
+
+
+def test_of_all_pictures_there_is_one_draw():
+    assert jobs_for([2, None], 3) == [(2, 0), (2, 1), (2, 2), (None, 0)]
+
+
+def test_folds_have_a_part_of_each_class():
+    y = one_hot([0] * 6 + [1] * 9)
+    part = deal(y, 3, seed=0)
+    counts = [
+        [(part[:6] == fold).sum().item(), (part[6:] == fold).sum().item()] for fold in range(3)
+    ]
+    assert counts == [[2, 3]] * 3
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
+def test_the_cost_is_the_one_that_is_best_at_pictures_held_back(spread):
+    """A slow twin: every fold and cost by scikit-learn, one after the other."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 1, 2] * 15)
+    y = one_hot(labels).double()
+    x = torch.randn(3, 12, generator=generator)[labels] * spread
+    x = normalize(x + 1 + torch.randn(45, 12, generator=generator) / 2, dim=1).double()
+    part = deal(y, 3, seed=4).numpy()
+
+    def twin(cost):
+        machine = LinearSVC(C=cost, dual=False, tol=1e-9, max_iter=100_000)
+        scores = []
+        for fold in range(3):
+            rest, held = part != fold, part == fold
+            scores.append(machine.fit(x[rest], labels[rest]).score(x[held], labels[held]))
+        return round(sum(scores), 9)
+
+    best = max(map(twin, COSTS))
+    chosen = next(cost for cost in COSTS if twin(cost) == best)  # of equals the least
+    assert choose_cost(toy(y), x, y, seed=4) == chosen
+
+
+def test_one_picture_a_class_leaves_no_choice_of_a_cost():
+    y = one_hot([0, 1]).double()
+    assert choose_cost(toy(y), y, y, seed=0) == 1.0
+
+
+def test_average_precision_leaves_out_what_is_hard_to_say():
+    """By hand: of two pictures that show it, one is first and one is third of three that count."""
+    benchmark = toy(torch.tensor([[1], [-1], [1], [0]]), several=True)
+    decisions = torch.tensor([[0.9], [0.5], [0.1], [0.7]])
+    assert benchmark.score(decisions, benchmark.test_y) == pytest.approx((1 / 1 + 2 / 3) / 2)
+
+
+# ---------------------------------------------------------------------------------- the whole test
+
+
+def test_a_run_and_a_network_that_has_learned_nothing(run):
+    found = transfer("digits", run, "random", shots=[2, None], repeats=2)
+    assert [line[0] for line in found.lines()] == ["accuracy %", "run", "random"]
+    assert found.lines()[0][1:] == ["2", "all"]
+    jobs = [(2, 0, 20), (2, 1, 20), (None, 0, 1438)]
+    assert [(f.encoder, f.shots, f.seed, f.pictures) for f in found.figures] == [
+        (name, *job) for name in ("run", "random") for job in jobs
+    ]
+    best = {f.encoder: f.score for f in found.figures if f.shots is None}
+    assert min(best.values()) > 0.7  # ten classes: features of any network tell much of digits
+    assert best["run"] != best["random"]
+
+    lines = list(csv.DictReader((found.path / "linear.csv").open()))
+    assert [float(line["score"]) for line in lines] == [f.score for f in found.figures]
+    markdown = (found.path / "linear.md").read_text()
+    assert f"| run | {found.text('run', 2)} | {found.text('run', None)} |" in markdown
+    assert "(n=2)" in found.text("run", 2)
+
+
+def test_the_features_are_the_encoders_own(run):
+    encoder = encoders.read(run, encoders.USUAL, "cpu")
+    benchmark = open_benchmark("digits", Path("data"), encoder.image_size)
+    store = features.Store(Path("some.safetensors"), "key")
+    wanted = torch.tensor([5, 3, 700])
+    features.see(store, encoder, benchmark.train, wanted, progress=False)
+    rows, x = store.pick(wanted)
+    assert rows.tolist() == [5, 3, 700]
+    classifier = comatch.load(run, "cpu")
+    pixels = benchmark.train.images[wanted].float() / 255
+    mean, std = (v[:, None, None] for v in (classifier.mean, classifier.std))
+    with torch.no_grad():
+        truth = classifier.net.encoder((pixels - mean) / std)
+    truth = normalize(truth.double(), dim=1)
+    assert torch.allclose(x, truth, atol=1e-5)
+
+
+def test_what_is_there_is_not_computed_again_and_more_is_added(run, monkeypatch):
+    transfer("digits", run, shots=[1], repeats=1)
+    looked = []
+    see = features.evaluation.features
+    monkeypatch.setattr(
+        features.evaluation, "features", lambda *a: looked.append(len(a[1])) or see(*a)
+    )
+    before = transfer("digits", run, shots=[1], repeats=1).figures
+    assert not looked
+    more = transfer("digits", run, shots=[1, 2], repeats=1).figures
+    assert more[0] == before[0]
+    assert [f.shots for f in more] == [1, 2]
+    assert 0 < sum(looked) <= 20  # of the new draw, what the old one did not have
+
+
+def test_a_stopped_test_goes_on(run, monkeypatch):
+    whole = transfer("digits", run, shots=[1], repeats=3)
+    for file in whole.path.rglob("*.*"):
+        file.unlink()
+    monkeypatch.setattr(features, "SAVE_AFTER", 100)
+    monkeypatch.setattr(features, "AT_ONCE", 60)
+    see, calls = features.evaluation.features, []
+
+    def stopping(*a):
+        calls.append(len(a[1]))
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return see(*a)
+
+    monkeypatch.setattr(features.evaluation, "features", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        transfer("digits", run, shots=[1], repeats=3)
+    again = transfer("digits", run, shots=[1], repeats=3)
+    assert again.figures == whole.figures
+    assert sum(calls) < 30 + 359 + 60 + 60  # at most two pieces were looked at twice
+
+
+def test_other_weights_under_the_same_name_are_another_encoder(run):
+    first = transfer("digits", run, shots=[1], repeats=1).figures
+    net = comatch.load(run, "cpu").net
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter) * parameter.std())
+    save_file(net.state_dict(), f"{run}/model.safetensors")
+    second = transfer("digits", run, shots=[1], repeats=1).figures
+    assert len(second) == 1
+    assert second[0].digest != first[0].digest
+
+
+def test_other_data_in_the_same_folder_are_told(run, pictures):
+    transfer("digits", run, shots=[1], repeats=1)
+    with pytest.raises(UserError, match=r"out holds figures of digits.*choose another --out"):
+        transfer(str(pictures), run, shots=[1], repeats=1)
+
+
+def test_a_folder_of_pictures_is_read_as_the_run_sees_it(run, pictures):
+    (pictures / "standing" / "0.png").write_bytes(b"no picture")
+    with pytest.warns(UserWarning, match="1 pictures cannot be read"):
+        found = transfer(str(pictures), run, shots=[None])
+    assert found.figures[0].pictures == 23  # of 24 with a label
+    assert transfer(str(pictures), run, shots=[None]).figures == found.figures
+
+
+def test_a_file_of_weights_is_for_a_network_like_the_first_run(run):
+    weights = comatch.load(run, "cpu").net.encoder.state_dict()
+    save_file(weights, "weights.safetensors")
+    found = transfer("digits", run, "weights.safetensors", shots=[2], repeats=1)
+    assert found.figures[0].score == found.figures[1].score
+    save_file(dict(list(weights.items())[3:]), "part.safetensors")
+    with pytest.raises(UserError, match=r"part.safetensors is no whole encoder"):
+        transfer("digits", run, "part.safetensors", shots=[2], repeats=1)
+
+
+def test_voc_has_several_classes_a_picture_and_the_papers_figures(run, tmp_path):
+    for part in LISTS:
+        write_part(tmp_path / "data", part)
+    found = transfer("voc2007", run, shots=[1, None], repeats=1)
+    lines = found.lines()
+    assert lines[0][0] == "mean average precision %"
+    assert lines[1] == ["paper: supervised, 100 % of the labels", "", "87.12"]
+    assert lines[-1][0] == "run"
+    assert len(lines) == 1 + len(paper.TRANSFER["voc2007"]) + 1
+    assert all(0.5 <= f.score <= 1 for f in found.figures)  # two pictures, one of which is right
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_it_is_the_same(run):
+    there = linear("digits", [run], shots=[4], out="gpu", device="cuda", progress=False).figures
+    here = transfer("digits", run, shots=[4]).figures
+    for one, other in zip(there, here, strict=True):
+        assert one.score == pytest.approx(other.score, abs=0.02)
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def test_the_command_prints_the_table_and_where_it_is(run, cli):
+    words = ("digits", f"{run}/", "--shots", "1,all", "--device", "cpu")
+    code, printed, _ = cli("transfer", "linear", *words)
+    assert code == 0
+    assert "digits, by pictures a class" in printed
+    assert "runs/transfer-digits" in printed
+    record = json.loads(Path("runs/transfer-digits/figures.json").read_text())
+    assert {figure["shots"] for figure in record["figures"]} == {1, None}
+    assert {figure["encoder"] for figure in record["figures"]} == {run}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("digits", "nowhere"), "nowhere does not exist: give run folders"),
+        (("digits", "random", "--shots", "four"), "--shots four: write whole numbers"),
+        (("digits", "random", "--shots", "0"), "a class needs one picture at least"),
+        (("digits", "random", "--repeats", "0"), "repeats=0: must be at least 1"),
+        (("nothing", "random"), "neither a folder nor a known source"),
+    ],
+)
+def test_mistakes_are_one_line(cli, words, said, monkeypatch):
+    monkeypatch.setitem(encoders.USUAL, "net", "wrn-10-1")
+    monkeypatch.setitem(encoders.USUAL, "image_size", 8)
+    code, _, complaint = cli("transfer", "linear", *words, "--device", "cpu")
+    assert code == 2
+    assert said in complaint
+    assert len(complaint.strip().splitlines()) == 1
+
+
+def test_the_figures_of_the_paper_are_whole():
+    for rows in paper.TRANSFER.values():
+        assert len(rows) == 6
+        assert len({tuple(row) for row in rows.values()}) == 1
