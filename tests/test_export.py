@@ -17,7 +17,7 @@ from comatch import api, portable
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
 from comatch.training.folder import RunFolder
-from helpers import TINY
+from helpers import TINY, photograph
 
 KINDS = ["pt2", "onnx"]
 
@@ -237,3 +237,34 @@ def test_weights_beyond_what_onnx_can_hold(run, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="more than an ONNX file can hold"):
         comatch.export(run, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------ docs/export.md
+
+
+def test_the_page_runs_as_written(cli, run, classifier, tmp_path):
+    """Its commands, and then its code without comatch, the first half of it without torch."""
+    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(run)
+    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    for line in commands.splitlines():
+        assert cli(*line.split("#")[0].split()[1:])[0] == 0, line
+    photograph(300, 200).save("1.jpg")
+    turned = photograph(60, 90, seed=1)
+    turned.getexif()[0x0112] = 6  # lying on its side
+    turned.save("2.jpg", exif=turned.getexif())
+
+    with_onnx, with_torch = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    show = "print(json.dumps(probabilities.tolist()))\n"
+    program = "import sys; sys.modules['comatch'] = sys.modules['torch'] = None\n"
+    program += with_onnx + show + "del sys.modules['torch']\n" + with_torch + show
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = classifier.predict(["1.jpg", "2.jpg"])
+    lines = done.stdout.splitlines()
+    assert lines[0::2] == [str(said.labels)] * 2
+    for line in lines[1::2]:
+        p = torch.tensor(json.loads(line))
+        torch.testing.assert_close(p, said.probabilities, atol=1e-5, rtol=0)
+    (run / "model.pt2").unlink()
