@@ -8,7 +8,7 @@ import comatch
 FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each other
     {"__main__"},
     {"cli"},
-    {"reproduction", "folds", "transfer"},
+    {"reproduction", "transfer", "folds", "portable"},
     {"comparison"},
     {"api"},
     {"bench"},

@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from comatch.api import evaluate, load, train
     from comatch.comparison import compare
     from comatch.folds import cross_validate
+    from comatch.portable import export
 
 __version__ = "0.1.0"
 BORN = time.perf_counter()  # start-up is counted from here: torch is not imported yet
-__all__ = ["compare", "cross_validate", "evaluate", "load", "train"]
+__all__ = ["compare", "cross_validate", "evaluate", "export", "load", "train"]
 
 cache.share_with_compilers()  # here, before torch's compiler settles on a place of its own
 
 
-ROOMS = {"compare": "comparison", "cross_validate": "folds"}  # where they live, if not in api
+ROOMS = {  # where they live, if not in api
+    "compare": "comparison",
+    "cross_validate": "folds",
+    "export": "portable",
+}
 
 
 def __getattr__(name: str) -> Any:

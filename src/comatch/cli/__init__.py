@@ -1,4 +1,4 @@
-"""The command line: `comatch train | compare | evaluate | predict | report | reproduce | ...`."""
+"""The command line: `comatch train | compare | evaluate | predict | export | report | ...`."""
 
 import sys
 import warnings
@@ -6,7 +6,17 @@ import warnings
 import typer
 
 from comatch import cache, launch
-from comatch.cli import bench, catalogue, classifier, compare, report, reproduce, train, transfer
+from comatch.cli import (
+    bench,
+    catalogue,
+    classifier,
+    compare,
+    export,
+    report,
+    reproduce,
+    train,
+    transfer,
+)
 from comatch.cli.console import err, fail, fail_of_many, warn
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
 
@@ -23,6 +33,7 @@ for command in (  # in the order in which --help lists them
     compare.compare,
     classifier.evaluate,
     classifier.predict,
+    export.export,
     report.report,
     bench.bench,
     catalogue.methods,
