@@ -16,6 +16,7 @@ from comatch.errors import UserError
 from comatch.report import runs
 from comatch.reproduction.ablations import PARAMETERS, ablations
 from comatch.reproduction.table1 import table1
+from comatch.reproduction.table2 import table2
 from helpers import TINY, TINY_WORDS
 from test_compare import SMALL, SMALL_WORDS, read, spoil, stop_at
 
@@ -363,6 +364,70 @@ def test_data_that_is_missing_is_told_before_the_first_run(tmp_path, monkeypatch
         table(tmp_path / "t", stl10=True)
     assert opened == ["digits", "stl10"]
     assert not (tmp_path / "t").exists()
+
+
+# ---------------------------------------------------------------------------------- table 2
+
+
+def imagenet(out, methods=("supervised", "comatch_momentum"), **others):
+    """Ten classes for a thousand: digits."""
+    settings = {**SMALL, "net": "wrn-10-1", "stem": "auto", "labels": 20}
+    options = {"steps": 2, "device": "cpu", "settings": settings, "progress": False}
+    return table2("digits", out=out, methods=methods, **options | others)
+
+
+def test_table_2_is_trained_and_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "MANY_CLASSES", 10)  # so that top-5 is told of ten
+    before = state(imagenet(tmp_path, shares=[1]).path)
+    table = imagenet(tmp_path)
+    after = state(tmp_path)
+    assert before
+    assert {path: after[path] for path in before} == before
+    assert table.titles() == ["1 %, top-1", "1 %, top-5", "10 %, top-1", "10 %, top-5"]
+    for method, _, ours in table.rows():
+        for k, share in enumerate(("1pct", "10pct")):
+            summary = read(tmp_path / share / f"{method}-seed0" / "summary.json")
+            assert ours[2 * k] == f"{100 * summary['top1']:.2f} (n=1)"
+            assert ours[2 * k + 1] == f"{100 * summary['top5']:.2f}"
+    assert table.rows()[1][:2] == ("comatch_momentum", ["66.0", "86.4", "73.6", "91.6"])
+    record = records(tmp_path, "table2.csv")[1]
+    assert (record["method"], record["share"]) == ("comatch_momentum", "1")
+    assert (record["paper_top1"], record["paper_top5"]) == ("0.66", "0.864")
+    recipes = {read(path)["recipe"]["name"] for path in tmp_path.glob("*/*/config.json")}
+    assert recipes == {"imagenet-1pct", "imagenet-10pct"}
+    page = (tmp_path / "table2.md").read_text()
+    assert page.count("| supervised | 25.4 |") == 1
+    assert "- recipe: imagenet-1pct, imagenet-10pct\n" in page
+
+
+def test_table_2_from_weights_that_are_there(tmp_path):
+    first = imagenet(tmp_path / "a", methods=["supervised"], shares=[1])
+    run = first.path / "1pct" / "supervised-seed0"
+    table = imagenet(tmp_path / "b", methods=["supervised"], shares=[1], init=str(run))
+    (plain, _, _), (begun, theirs, _) = table.rows()
+    assert (plain, begun) == ("supervised", "MoCo v2, then supervised")
+    assert theirs == ["49.8", "77.2"]
+    config = read(table.path / "1pct-pretrained" / "supervised-seed0" / "config.json")["recipe"]
+    assert config["init"] == str(run)
+    assert config["lr"] == 0.03  # the paper's for weights that are there
+
+
+@pytest.mark.usefixtures("no_data")
+def test_table_2_from_the_command_line(cli):
+    words = ("reproduce", "table2", "digits", "--no-train")
+    code, out, _ = cli(*words, "--methods", "vat,pseudo_label,mixmatch")
+    assert code == 0
+    assert out.count("not run") == 6
+    assert "68.8" in out  # VAT, a tenth of the labels
+    assert "51.6" in out  # pseudo-labels have a top-5 alone
+    for more, fragment in (
+        (("--shares", "5"), "unknown share of the labels '5'"),
+        (("--shares", ","), "the table has no column"),
+        (("--init", "nowhere"), "nowhere does not exist"),
+    ):
+        code, _, err = cli(*words, *more)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert fragment in err
 
 
 # -------------------------------------------------------------------------------- ablations

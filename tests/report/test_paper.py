@@ -38,6 +38,48 @@ def test_the_recipes_promise_what_the_table_has():
         assert f"{figure.mean:.2f} +- {figure.std:.2f} %" in recipes.RECIPES[name].__doc__
 
 
+TABLE2 = {  # top-1 of 1 and 10 per cent, then top-5 of both; 0 for a dash
+    ("", "supervised"): "25.4 56.4  48.4 80.4",
+    ("", "pseudo_label"): "0 0  51.6 82.4",
+    ("", "vat"): "0 68.8  0 88.5",
+    ("", "s4l_rotation"): "0 53.4  0 83.8",
+    ("", "uda"): "0 68.8  0 88.5",
+    ("", "fixmatch"): "0 71.5  0 89.1",
+    ("", "fixmatch_da"): "53.4 70.8  74.4 89.0",
+    ("", "comatch_momentum"): "66.0 73.6  86.4 91.6",
+    ("MoCo v2", "supervised"): "49.8 66.1  77.2 87.9",
+    ("MoCo v2", "fixmatch_da"): "59.9 72.2  79.8 89.5",
+    ("MoCo v2", "comatch_momentum"): "67.1 73.7  87.1 91.4",
+}
+
+
+def test_table_2():
+    none = paper.Tops(None, None)
+    for row, figures in TABLE2.items():
+        assert row[1] in METHODS
+        one, ten = (paper.TABLE2[share].get(row, none) for share in (1, 10))
+        assert [one.top1 or 0, ten.top1 or 0, one.top5 or 0, ten.top5 or 0] == list(
+            map(float, figures.split())
+        )
+    assert set(paper.TABLE2[1]) | set(paper.TABLE2[10]) == set(TABLE2)
+
+
+def test_transfer():
+    for data, last in (("voc2007", 87.91), ("places205", paper.Printed(47.10, 0.11))):
+        rows = paper.TRANSFER[data]
+        assert list(rows) == [
+            "supervised",
+            "MoCo v2",
+            "SwAV",
+            "SwAV*",
+            "CoMatch 1 %",
+            "CoMatch 10 %",
+        ]
+        assert len({tuple(row) for row in rows.values()}) == 1
+        assert list(rows["CoMatch 10 %"].values())[-1] == last
+    assert paper.TRANSFER["voc2007"]["MoCo v2"][16] == paper.Printed(80.61, 0.53)
+
+
 def test_ablations():
     """Section 4.3: 57.1 % by default; T = 1 costs 2.8 points, alpha = 1 costs 2.1."""
     assert paper.ABLATION_DEFAULT == 57.1

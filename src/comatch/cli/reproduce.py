@@ -1,4 +1,4 @@
-"""`comatch reproduce table1 | ablations | curves`: the paper's tables and figures."""
+"""`comatch reproduce table1 | table2 | ablations | curves`: the paper's tables and figures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -98,6 +98,61 @@ def table1(
     tell_remarks(table.remarks)
     out.print(f"as Markdown and CSV: {out_dir / 'table1'}.md, .csv", soft_wrap=True)
     tell_failures(failures(table.columns))
+
+
+@app.command()
+def table2(
+    data: Annotated[str, typer.Argument(metavar="IMAGENET", help="Its folder: train and val.")],
+    shares: Annotated[
+        str, typer.Option(metavar="N,N", help="Columns: per cent of the labels, 1 or 10.")
+    ] = "1,10",
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Rows: some of `comatch methods`.")
+    ] = "fixmatch_da,comatch_momentum",
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Weights of MoCo v2: each method also begins from them."),
+    ] = None,
+    seeds: SeedsOption = "0",
+    steps: StepsOption = None,
+    out_dir: Annotated[Path, typer.Option("--out", help="Folder.")] = Path("runs/table2"),
+    others: FromOption = None,
+    training: TrainOption = True,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+) -> None:
+    """The paper's table 2: ImageNet with 1 % and 10 % of the labels, its figures beside ours.
+
+    [bold]comatch reproduce table2 IMAGENET --no-train[/]                what is there so far
+    [bold]comatch reproduce table2 IMAGENET --shares 1 --steps 20000[/]  one column, in short
+
+    Runs that are finished count, half-done ones go on, missing ones are trained:
+    in the paper's length one takes days on one GPU, and --steps shortens all alike.
+    The folder gets table2.md and table2.csv, written anew after every run, and a
+    folder for each share (1pct, 1pct-pretrained, ...) as `comatch compare` makes them.
+    """
+    from comatch.report import tables
+    from comatch.reproduction import failures
+    from comatch.reproduction.table2 import table2
+
+    with resumable():
+        table = table2(
+            data,
+            shares=numbers(shares, "--shares"),
+            methods=words(methods),
+            init=init,
+            seeds=numbers(seeds),
+            steps=steps,
+            out=out_dir,
+            others=others or [],
+            train=training,
+            device=device,
+            settings=settings or [],
+        )
+    out.print(tables.beside_paper(table.titles(), table.rows()))
+    tell_remarks(table.remarks)
+    out.print(f"as Markdown and CSV: {out_dir / 'table2'}.md, .csv", soft_wrap=True)
+    tell_failures(failures(table.groups))
 
 
 @app.command()

@@ -21,6 +21,7 @@ from comatch.report.runs import Row
 from comatch.training.folder import RunFolder
 from comatch.types import Dataset
 
+OURS = "Ours: mean ± sample deviation over n seeds, at the last checkpoint, never the best one."
 LeftOut = dict[str, list[Path]]  # runs that do not count, by the reason
 
 
@@ -242,6 +243,13 @@ def failures(groups: Sequence[Group]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------ what is written
+
+
+def publish(path: Path, name: str, markdown: str, records: Sequence[dict[str, Any]]) -> None:
+    """A table for people and one for programs."""
+    comparison.make_folder(path)
+    texts = {f"{name}.md": markdown + "\n", f"{name}.csv": runs.as_csv(records)}
+    comparison.write_texts(path, texts)
 
 
 def cell_record(cell: Cell) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comatch import comparison, reproduction
+from comatch import reproduction
 from comatch.api import Settings
 from comatch.config import demand
 from comatch.report import paper, runs
 from comatch.reproduction import Cell, Group
 
-OURS = "Ours: mean ± sample deviation over n seeds, at the last checkpoint, never the best one."
 NAMES = {"cifar10": "CIFAR-10", "stl10": "STL-10"}
 
 
@@ -52,7 +51,7 @@ class Table1:
             [
                 "# The paper's table 1, and ours",
                 runs.ruled([["accuracy %", *head], *body]),
-                f"{paper.TABLE1_MADE} {OURS}",
+                f"{paper.TABLE1_MADE} {reproduction.OURS}",
                 reproduction.origins(cells, settings),
                 *(f"{line}." for line in (*self.remarks, *reproduction.failures(self.columns))),
             ]
@@ -73,12 +72,7 @@ class Table1:
         ]
 
     def publish(self, settings: Settings) -> None:
-        comparison.make_folder(self.path)
-        texts = {
-            "table1.md": self.markdown(settings) + "\n",
-            "table1.csv": runs.as_csv(self.records()),
-        }
-        comparison.write_texts(self.path, texts)
+        reproduction.publish(self.path, "table1", self.markdown(settings), self.records())
 
 
 def table1(

@@ -64,16 +64,20 @@ class Transfer:
     figures: list[Figure]
     sessions: list[dict[str, Any]]  # in which they were computed
 
+    @property
+    def theirs(self) -> dict[str, paper.FewShots]:
+        """The paper's figures for these data, if it has some."""
+        return paper.TRANSFER.get(self.data.lower(), {})
+
     def lines(self) -> list[list[str]]:
         """A head, and a line for each of the paper's networks and for each of ours."""
         shots = sorted({figure.shots for figure in self.figures}, key=lambda k: (k is ALL, k))
-        theirs = paper.TRANSFER.get(self.data.lower(), {})
         ours = dict.fromkeys(figure.encoder for figure in self.figures)
         return [
             [f"{self.measure} %", *map(shots_text, shots)],
             *(
                 [f"paper: {name}", *(printed(row.get(k)) for k in shots)]
-                for name, row in theirs.items()
+                for name, row in self.theirs.items()
             ),
             *([name, *(self.text(name, k) for k in shots)] for name in ours),
         ]
@@ -96,7 +100,8 @@ class Transfer:
         write_json(self.path / RECORD, record)
         title = f"# Linear classifiers on {self.data}, by pictures a class"
         origins = dict.fromkeys(f"- {runs.origin(session)}" for session in self.sessions)
-        text = [title, runs.ruled(self.lines()), MADE, "\n".join(origins)]
+        made = [paper.TRANSFER_MADE] if self.theirs else []
+        text = [title, runs.ruled(self.lines()), " ".join([*made, MADE]), "\n".join(origins)]
         texts = {"linear.md": "\n\n".join(text) + "\n", "linear.csv": runs.as_csv(figures)}
         comparison.write_texts(self.path, texts)
 
