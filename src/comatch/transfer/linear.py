@@ -222,8 +222,8 @@ def add(
         rows, x = stores["train"].pick(rows)
         x, y = x.to(where), benchmark.train_y[rows].to(where, x.dtype)
         cost = choose_cost(benchmark, x, y, seed)
-        decisions = svm.decide(test_x, svm.fit(x, y, cost))
-        score = benchmark.score(decisions.cpu(), test_y)
+        (w,) = svm.fit(x, y, [cost])
+        score = benchmark.score(svm.decide(test_x, w).cpu(), test_y)
         transfer.figures.append(Figure(encoder.name, digest, k, seed, len(rows), cost, score))
         transfer.publish()
 
@@ -257,9 +257,8 @@ def choose_cost(benchmark: Benchmark, x: Tensor, y: Tensor, seed: int) -> float:
     part = deal(y.cpu(), folds, seed).to(x.device)
     scores = dict.fromkeys(COSTS, 0.0)
     for fold in range(folds):
-        w, rest, held = None, part != fold, part == fold
-        for cost in COSTS:
-            w = svm.fit(x[rest], y[rest], cost, start=w)
+        rest, held = part != fold, part == fold
+        for cost, w in zip(COSTS, svm.fit(x[rest], y[rest], COSTS), strict=True):
             scores[cost] += benchmark.score(svm.decide(x[held], w).cpu(), y[held].cpu())
     return max(COSTS, key=lambda cost: (round(scores[cost], 9), -cost))
 
