@@ -83,6 +83,23 @@ def error(value: torch.Tensor, truth: torch.Tensor) -> float:
     return ((value - truth).norm() / truth.norm()).item()
 
 
+def assert_same(a, b, path=""):
+    """Bit for bit, however deep."""
+    assert type(a) is type(b), path
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, path
+        assert a.numpy().tobytes() == b.numpy().tobytes(), path
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, list):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{path}/{i}")
+    else:
+        assert a == b, path
+
+
 def photograph(width, height, seed=0):
     """Waves and some noise: neighbours resemble each other, as in photographs."""
     random = np.random.default_rng(seed)

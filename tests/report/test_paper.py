@@ -80,6 +80,22 @@ def test_transfer():
     assert paper.TRANSFER["voc2007"]["MoCo v2"][16] == paper.Printed(80.61, 0.53)
 
 
+COCO = {
+    ("Supervised", "100 %"): "38.9 59.6 42.7 35.4 56.5 38.1  40.6 61.3 44.4 36.8 58.1 39.5",
+    ("MoCo", "0 %"): "38.5 58.9 42.0 35.1 55.9 37.7  40.8 61.6 44.7 36.9 58.4 39.7",
+    ("CoMatch", "1 %"): "39.7 61.2 43.1 36.1 57.8 38.5  41.2 62.2 44.9 37.3 59.0 39.9",
+    ("CoMatch", "10 %"): "40.5 61.5 44.2 36.7 58.3 39.2  41.5 62.5 45.4 37.6 59.5 40.3",
+}
+
+
+@pytest.mark.parametrize("row", COCO)
+def test_coco(row):
+    assert list(paper.COCO["1x"]) == list(paper.COCO["2x"]) == list(COCO)
+    figures = [*paper.COCO["1x"][row], *paper.COCO["2x"][row]]
+    assert figures == list(map(float, COCO[row].split()))
+    assert len(paper.COCO_FIGURES) == 6
+
+
 def test_ablations():
     """Section 4.3: 57.1 % by default; T = 1 costs 2.8 points, alpha = 1 costs 2.1."""
     assert paper.ABLATION_DEFAULT == 57.1

@@ -13,7 +13,7 @@ import comatch
 from comatch import methods, recipes
 from comatch.config import settings_of
 from comatch.training import loop
-from helpers import TINY_WORDS, start
+from helpers import TINY_WORDS, assert_same, start
 
 STEPS = 24
 
@@ -36,22 +36,6 @@ def run_until(process, file, lines):
 def state_of(folder):
     state = torch.load(folder / "last.pt", weights_only=True)
     return {key: value for key, value in state.items() if key != "seconds"}
-
-
-def assert_same(a, b, path=""):
-    assert type(a) is type(b), path
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype, path
-        assert a.numpy().tobytes() == b.numpy().tobytes(), path
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), path
-        for key in a:
-            assert_same(a[key], b[key], f"{path}/{key}")
-    elif isinstance(a, list):
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{path}/{i}")
-    else:
-        assert a == b, path
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ err = Console(stderr=True)
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
-    """Whoever stops what takes many runs is told that the same command goes on."""
+def resumable(*more: str) -> Iterator[None]:
+    """Whoever stops what takes long is told that the same command, or it and more, goes on."""
     from comatch.training.loop import Interrupted
 
     try:
@@ -26,7 +26,8 @@ def resumable() -> Iterator[None]:
         said = "stopped; finished runs and checkpoints are kept."
         if isinstance(stop, Interrupted):
             said = f"{stop} of {stop.folder.name}; everything up to there is saved."
-        again = shlex.join(["comatch", *sys.argv[1:]])
+        given = sys.argv[1:]
+        again = shlex.join(["comatch", *given, *(word for word in more if word not in given)])
         err.print(f"{said}\nGo on with: {again}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
 

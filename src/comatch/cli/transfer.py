@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from comatch.cli import detect
 from comatch.cli.console import out, resumable
 from comatch.cli.options import DataDirOption, DeviceOption, words
 from comatch.errors import UserError
@@ -68,3 +69,6 @@ def linear(
         )
     out.print(tables.transfer(found.lines(), f"{found.data}, by pictures a class"))
     out.print(f"tables and figures: {found.path}", soft_wrap=True)
+
+
+app.command()(detect.detect)

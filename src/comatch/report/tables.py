@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -12,6 +13,7 @@ from rich.text import Text
 from comatch.config import Recipe, settings_of
 from comatch.evaluation import Scores
 from comatch.evaluation.accuracy import interval
+from comatch.report import paper
 from comatch.report.runs import Row
 from comatch.report.runs import table as table_of
 
@@ -88,6 +90,32 @@ def beside_paper(columns: Sequence[str], rows: Sequence[tuple[str, list[str], li
             table.add_row(method, "paper", *theirs, style="dim")
         table.add_row("" if any(theirs) else method, "ours", *ours, end_section=True)
     return table
+
+
+def detection(summary: dict[str, Any]) -> Table:
+    """A detector on COCO below the paper's of the same schedule: boxes (bb) and masks (mk)."""
+    schedule, net, steps, batch = (summary[key] for key in ("schedule", "net", "steps", "batch"))
+    theirs = ("resnet50", paper.COCO_STEPS[schedule], paper.COCO_BATCH)
+    caption = f"paper: {made(*theirs)}"
+    if (net, steps, batch) != theirs:
+        caption += f"\nours: {made(net, steps, batch)}, not to be compared with the paper's"
+    table = Table(box=box.SIMPLE_HEAD, title=f"COCO val2017, {schedule} schedule", caption=caption)
+    for head in ("began from", "labels"):
+        table.add_column(head)
+    for head in paper.COCO_FIGURES:
+        table.add_column(head.replace("_", "\n"), justify="right")
+    for (method, labels), figures in paper.COCO[schedule].items():
+        table.add_row(
+            f"paper: {method}", labels, *(f"{value:.1f}" for value in figures), style="dim"
+        )
+    ours = (summary[name] for name in paper.COCO_FIGURES)
+    said = ("" if value is None else f"{value:.1f}" for value in ours)
+    table.add_row(f"ours: {Path(summary['start']).name}", "", *said, style="bold")
+    return table
+
+
+def made(net: str, steps: int, batch: int) -> str:
+    return f"{net}, {steps:,} steps of {batch} pictures"
 
 
 def tuning(lines: Sequence[Sequence[str]]) -> Table:

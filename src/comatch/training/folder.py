@@ -56,13 +56,16 @@ class RunFolder:
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
     def create(self, recipe: Recipe, data_dir: Path, split: dict[str, Any]) -> None:
+        self.begin({"recipe": to_json(recipe), "data_dir": str(data_dir)})
+        checkpoint.write_json(self.split, split)
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Makes the folder, with all that decides the run in it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {self.path}: {error.strerror}") from None
-        config = {"recipe": to_json(recipe), "data_dir": str(data_dir)}
         checkpoint.write_json(self.config, config)
-        checkpoint.write_json(self.split, split)
 
     def recipe(self) -> Recipe:
         with self._of_a_run():

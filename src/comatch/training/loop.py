@@ -18,6 +18,7 @@ from comatch.training.assemble import Assembly, assemble, description
 from comatch.training.folder import RunFolder
 from comatch.training.journal import Journal, averages
 from comatch.training.progress import OpenBar, TrainingBar, beginning, stoppable
+from comatch.training.step import Meter
 from comatch.types import Dataset, Part
 
 
@@ -80,7 +81,7 @@ def fit(
             stopping = distributed.anywhere(stop.asked)
             bar.advance(done)
             if last or done % recipe.log_every == 0:
-                stop_on_bad_numbers(run, done, folder)
+                stop_on_bad_numbers(run.step.meter, done, folder)
                 means = averages(run.step.meter.read()) | run.data.counts()
                 journal.write(done, "train", means)
                 bar.show(done, means)
@@ -88,7 +89,7 @@ def fit(
                 scores = evaluate(run, parts)
                 journal.write(done, "eval", scores)
             if last or done % recipe.checkpoint_every == 0 or stopping:
-                stop_on_bad_numbers(run, done, folder)
+                stop_on_bad_numbers(run.step.meter, done, folder)
                 # The checkpoint comes last: what a kill in between leaves is written again.
                 folder.write_model(run.method.evaluated, model_json)
                 save(folder, run, done, time.perf_counter() - began, journal.position)
@@ -143,9 +144,12 @@ def evaluate(run: Assembly, parts: dict[str, Part | None]) -> dict[str, float]:
     return values
 
 
-def stop_on_bad_numbers(run: Assembly, done: int, folder: RunFolder) -> None:
+LESS = "a lower --set lr=... or --set precision=fp32 with another --out"
+
+
+def stop_on_bad_numbers(meter: Meter, done: int, folder: RunFolder, advice: str = LESS) -> None:
     """NaN or infinity in the steps since the last look: nothing that came of it is written."""
-    bad = run.step.meter.bad_steps()
+    bad = meter.bad_steps()
     if not bad:
         return
     kept = "no checkpoint was written before"
@@ -153,7 +157,7 @@ def stop_on_bad_numbers(run: Assembly, done: int, folder: RunFolder) -> None:
         kept = f"the last good checkpoint is kept ({folder.checkpoint})"
     raise UserError(
         f"the loss or its gradient was not finite in {bad} of the steps up to {done}; {kept}. "
-        "Try a lower --set lr=... or --set precision=fp32 with another --out"
+        f"Try {advice}"
     )
 
 

@@ -88,6 +88,8 @@ def describe(values: dict[str, float]) -> str:
     """`loss 1.02 (x 0.10 cls 0.31 ctr 0.61)  confident 83 % (97 % right)`"""
     parts = [f"{n.removeprefix('loss_')} {v:.2f}" for n, v in values.items() if "loss_" in n]
     text = f"loss {values['loss']:.3f}" + (f" ({' '.join(parts)})" if len(parts) > 1 else "")
+    if "lr" in values:
+        text += f"  lr {values['lr']:.2g}"
     if "confident" in values:
         text += f"  confident {values['confident']:.0%}"
     if "pseudo_accuracy" in values:
