@@ -132,9 +132,9 @@ def test_a_run_and_a_network_that_has_learned_nothing(run):
     assert min(best.values()) > 0.7  # ten classes: features of any network tell much of digits
     assert best["run"] != best["random"]
 
-    lines = list(csv.DictReader((found.path / "linear.csv").open()))
+    lines = list(csv.DictReader((Path("out") / "linear.csv").open()))
     assert [float(line["score"]) for line in lines] == [f.score for f in found.figures]
-    markdown = (found.path / "linear.md").read_text()
+    markdown = (Path("out") / "linear.md").read_text()
     assert f"| run | {found.text('run', 2)} | {found.text('run', None)} |" in markdown
     assert "(n=2)" in found.text("run", 2)
 
@@ -173,7 +173,7 @@ def test_what_is_there_is_not_computed_again_and_more_is_added(run, monkeypatch)
 
 def test_a_stopped_test_goes_on(run, monkeypatch):
     whole = transfer("digits", run, shots=[1], repeats=3)
-    for file in whole.path.rglob("*.*"):
+    for file in Path("out").rglob("*.*"):
         file.unlink()
     monkeypatch.setattr(features, "SAVE_AFTER", 100)
     monkeypatch.setattr(features, "AT_ONCE", 60)
@@ -261,6 +261,9 @@ def test_the_command_prints_the_table_and_where_it_is(run, cli):
     record = json.loads(Path("runs/transfer-digits/figures.json").read_text())
     assert {figure["shots"] for figure in record["figures"]} == {1, None}
     assert {figure["encoder"] for figure in record["figures"]} == {run}
+    code, again, _ = cli("report", "runs/transfer-digits/figures.json")
+    assert code == 0
+    assert again.strip() == printed.partition("tables and figures")[0].strip()
 
 
 @pytest.mark.parametrize(

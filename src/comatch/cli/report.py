@@ -13,7 +13,8 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Folders of runs, folders of those, or files of bench --json."
+            metavar="RUN...",
+            help="Folders of runs, folders of those, or files of bench --json or of transfer.",
         ),
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
@@ -34,15 +35,19 @@ def report(
     ] = None,
 ) -> None:
     """Compare finished runs: mean and deviation over seeds, and how many."""
-    from comatch.report import benchmarks, tables
+    from comatch.report import benchmarks, tables, transfers
     from comatch.report import runs as reader
     from comatch.report import tuning as tried
 
     if at and not tuning:
         raise UserError("--at compares settings that were tried: add --tuning")
-    measured = [benchmarks.read(path) for path in runs if path.suffix == ".json"]
-    for record in measured:
-        print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
+    for path in (path for path in runs if path.suffix == ".json"):
+        if transfers.is_record(path):
+            found = transfers.read(path)
+            print(reader.ruled(found.lines())) if markdown else out.print(tables.transfer(found))
+        else:
+            record = benchmarks.read(path)
+            print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
     given = reader.every(path for path in runs if path.suffix != ".json")
     folders, remarks = tried.reached(given, at) if at else reader.finished(given)
     tell_remarks(remarks)

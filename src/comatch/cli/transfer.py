@@ -57,6 +57,7 @@ def linear(
     from comatch.report import tables
     from comatch.transfer import linear as test
 
+    path = folder or test.default_folder(data)
     with resumable():
         found = test.linear(
             data,
@@ -64,11 +65,11 @@ def linear(
             shots=read_shots(shots),
             repeats=repeats,
             data_dir=data_dir or "data",
-            out=folder,
+            out=path,
             device=device,
         )
-    out.print(tables.transfer(found.lines(), f"{found.data}, by pictures a class"))
-    out.print(f"tables and figures: {found.path}", soft_wrap=True)
+    out.print(tables.transfer(found))
+    out.print(f"tables and figures: {path}", soft_wrap=True)
 
 
 app.command()(detect.detect)

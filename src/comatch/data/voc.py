@@ -68,9 +68,10 @@ def read(home: Path, part: str, classes: list[str]) -> tuple[Files, Tensor]:
             raise damaged(home / LISTS / f"{kind}_{part}.txt", "it lists other pictures")
     if not names:
         raise damaged(home / LISTS, f"no picture is in its lists of {part}")
-    y = torch.tensor([[column[name] for column in columns] for name in names])
+    rows = [[column[name] for column in columns] for name in names]
     labels = torch.full((len(names),), UNLABELLED)
-    return Files(home, labels, [f"JPEGImages/{name}.jpg" for name in names]), y
+    files = Files(home, labels, [f"JPEGImages/{name}.jpg" for name in names])
+    return files, torch.tensor(rows, dtype=torch.int8)
 
 
 def targets(path: Path) -> dict[str, int]:

@@ -16,6 +16,7 @@ from comatch.evaluation.accuracy import interval
 from comatch.report import paper
 from comatch.report.runs import Row
 from comatch.report.runs import table as table_of
+from comatch.report.transfers import Transfer
 
 
 def results(summaries: Sequence[dict[str, Any]]) -> Table:
@@ -133,9 +134,10 @@ def tuning(lines: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def transfer(lines: Sequence[Sequence[str]], title: str) -> Table:
-    """A head, and a line for each network; the paper's are dim."""
-    head, *rest = lines
+def transfer(found: Transfer) -> Table:
+    """A line for each network; the paper's are dim."""
+    head, *rest = found.lines()
+    title = f"{found.data}, by pictures a class"
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(head[0], overflow="fold")
     for name in head[1:]:

@@ -1,0 +1,96 @@
+"""What `comatch transfer linear` found, as a table: the paper's networks and ours."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from comatch.config import read_json
+from comatch.errors import UserError
+from comatch.report import paper, runs
+
+ALL = None  # of the pictures of each class
+MADE = "Ours: mean ± sample deviation over n draws of the pictures that are learned from."
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One encoder, one draw."""
+
+    encoder: str
+    digest: str  # of its weights: others under the same name are another encoder
+    shots: int | None
+    seed: int
+    pictures: int  # that were learned from
+    cost: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """All figures of one data set."""
+
+    data: str
+    digest: str  # of the data
+    measure: str
+    sessions: list[dict[str, Any]]  # in which the figures were computed
+    figures: list[Figure]
+
+    @property
+    def theirs(self) -> dict[str, paper.FewShots]:
+        """The paper's figures for these data, if it has some."""
+        return paper.TRANSFER.get(self.data.lower(), {})
+
+    def lines(self) -> list[list[str]]:
+        """A head, and a line for each of the paper's networks and for each of ours."""
+        shots = sorted({figure.shots for figure in self.figures}, key=lambda k: (k is ALL, k))
+        ours = dict.fromkeys(figure.encoder for figure in self.figures)
+        return [
+            [f"{self.measure} %", *map(shots_text, shots)],
+            *(
+                [f"paper: {name}", *(printed(row.get(k)) for k in shots)]
+                for name, row in self.theirs.items()
+            ),
+            *([name, *(self.text(name, k) for k in shots)] for name in ours),
+        ]
+
+    def text(self, encoder: str, shots: int | None) -> str:
+        scores = [f.score for f in self.figures if (f.encoder, f.shots) == (encoder, shots)]
+        n = f" (n={len(scores)})" if len(scores) > 1 else ""
+        return f"{runs.in_per_cent(scores)}{n}"
+
+    def page(self) -> str:
+        """The table in Markdown, and how it was made."""
+        title = f"# Linear classifiers on {self.data}, by pictures a class"
+        origins = dict.fromkeys(f"- {runs.origin(session)}" for session in self.sessions)
+        made = [paper.TRANSFER_MADE] if self.theirs else []
+        text = [title, runs.ruled(self.lines()), " ".join([*made, MADE]), "\n".join(origins)]
+        return "\n\n".join(text) + "\n"
+
+    def known(self, encoder: str, shots: int | None, seed: int) -> bool:
+        key = (encoder, shots, seed)
+        return any((f.encoder, f.shots, f.seed) == key for f in self.figures)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def is_record(path: Path) -> bool:
+    record = read_json(path)
+    return isinstance(record, dict) and "figures" in record
+
+
+def read(path: Path) -> Transfer:
+    record = read_json(path)
+    try:
+        figures = [Figure(**figure) for figure in record.pop("figures")]
+        return Transfer(figures=figures, **record)
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is not the record of a transfer test") from None
+
+
+def shots_text(shots: int | None) -> str:
+    return "all" if shots is ALL else str(shots)
+
+
+def printed(figure: paper.Printed | float | None) -> str:
+    return "" if figure is None else f"{figure:.2f}" if isinstance(figure, float) else str(figure)
