@@ -526,7 +526,7 @@ def other_classes(root):
 )
 def test_mistakes_are_one_line(cli, run, own_data, spoil, words, fragment):
     spoil(own_data)
-    code, _, err = cli("transfer", "detect", run, "coco", "--device", "cpu", *words)
+    code, _, err = cli("transfer", "detect", "coco", run, "--device", "cpu", *words)
     assert code == 2
     assert len(err.strip().splitlines()) == 1
     assert fragment in err
@@ -534,10 +534,10 @@ def test_mistakes_are_one_line(cli, run, own_data, spoil, words, fragment):
 
 def test_without_pycocotools_it_says_what_to_install(cli, run, data, monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
-    code, _, err = cli("transfer", "detect", run, data, "--device", "cpu")
+    code, _, err = cli("transfer", "detect", data, run, "--device", "cpu")
     assert code == 2
     assert 'pip install "comatch[detection]"' in err
-    code, _, err = cli("transfer", "detect", "nowhere", data)
+    code, _, err = cli("transfer", "detect", data, "nowhere")
     assert code == 2
     assert "nowhere does not exist" in err
 
@@ -569,7 +569,7 @@ def test_the_command_shows_the_table_or_how_to_go_on(cli, tmp_path, monkeypatch)
         return api.Run(tmp_path / "out", summary())
 
     monkeypatch.setattr(detection, "fine_tune", finished)
-    words = ["transfer", "detect", "mine", "coco", "--schedule", "2x", "--batch", 8, "--seed", 3]
+    words = ["transfer", "detect", "coco", "mine", "--schedule", "2x", "--batch", 8, "--seed", 3]
     code, out, _ = cli(*words, "--steps", 900)
     assert code == 0
     assert "paper: CoMatch" in out

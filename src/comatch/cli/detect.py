@@ -10,14 +10,14 @@ from comatch.cli.options import DeviceOption
 
 
 def detect(
+    coco: Annotated[
+        Path, typer.Argument(metavar="COCO", help="Folder of annotations, train2017 and val2017.")
+    ],
     run: Annotated[
         str,
         typer.Argument(
             metavar="RUN", help="Run folder, file of weights, timm:NAME.TAG, or random."
         ),
-    ],
-    coco: Annotated[
-        Path, typer.Argument(metavar="COCO", help="Folder of annotations, train2017 and val2017.")
     ],
     schedule: Annotated[str, typer.Option(metavar="1x|2x", help="The paper's two.")] = "1x",
     steps: Annotated[
@@ -35,8 +35,8 @@ def detect(
 ) -> None:
     """Find and outline things: fine-tune Mask R-CNN on COCO, and score it.
 
-    [bold]comatch transfer detect runs/mine COCO[/]             as the paper does
-    [bold]comatch transfer detect random COCO --steps 9000[/]   a tenth, from scratch
+    [bold]comatch transfer detect COCO runs/mine[/]             as the paper does
+    [bold]comatch transfer detect COCO random --steps 9000[/]   a tenth, from scratch
 
     The encoder of the run, a ResNet, is trained on with all its layers. Box and
     mask AP on val2017 are shown below the paper's. Needs pycocotools:
