@@ -302,7 +302,7 @@ def test_it_learns_to_find_shapes(run, tmp_path, monkeypatch):
     settings = SMALL | {"lr": 0.01, "sides": (64,), "proposals": 40, "norm_batches": 4}
     options = QUICK | {"steps": 36, "batch": 4, "settings": settings, "out": out}
     monkeypatch.setattr(training, "LOG_EVERY", 6)
-    done = fine_tune(run, data, **options)
+    done = fine_tune(data, run, **options)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert len(losses) == 6
@@ -318,10 +318,10 @@ def test_it_learns_to_find_shapes(run, tmp_path, monkeypatch):
     assert (config["start"], config["net"], config["mean"]) == (str(run), "resnet18", MEAN)
     session = json.loads((out / "environment.json").read_text())["sessions"][0]
     assert session["init"]["encoder"] == {"taken": 100, "wanted": 100}
-    again = fine_tune(run, data, resume=True, **options)
+    again = fine_tune(data, run, resume=True, **options)
     assert again.summary == done.summary  # finished: nothing is done
     with pytest.raises(UserError, match="is not empty: add --resume"):
-        fine_tune(run, data, **options)
+        fine_tune(data, run, **options)
 
 
 class Killed(BaseException):
@@ -367,19 +367,19 @@ def test_killed_stopped_and_resumed_is_byte_identical(tmp_path, monkeypatch):
     broken.write_bytes(b"")
     options = QUICK | {"steps": 5, "settings": SMALL, "save_every": 2}
     with pytest.warns(UserWarning, match="1 of train2017 were left out"):
-        fine_tune(run, own_data, out=tmp_path / "whole", **options)
+        fine_tune(own_data, run, out=tmp_path / "whole", **options)
     options |= {"out": tmp_path / "broken", "resume": True}
     with pytest.raises(Killed):
-        run_with(STEP, killed_after(3), run, own_data, **options)
+        run_with(STEP, killed_after(3), own_data, run, **options)
     shutil.rmtree(run)  # no longer needed: there is a checkpoint
     stopping = "comatch.training.progress.StopRequest.__init__", asked
     with pytest.raises(Interrupted) as stopped:
-        run_with(*stopping, run, own_data, **options)
+        run_with(*stopping, own_data, run, **options)
     assert stopped.value.step == 3
     with pytest.raises(Killed):
-        run_with(STEP.replace("step", "score"), killed, run, own_data, **options)
+        run_with(STEP.replace("step", "score"), killed, own_data, run, **options)
     with pytest.warns(UserWarning, match="1 of train2017 were left out"):
-        fine_tune(run, own_data, **options | {"workers": 3})
+        fine_tune(own_data, run, **options | {"workers": 3})
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
@@ -414,14 +414,14 @@ def test_pictures_that_cannot_be_read_are_counted(run, own_data, tmp_path):
     next(val.iterdir()).unlink()
     options = QUICK | {"steps": 2, "batch": 3, "settings": SMALL, "out": tmp_path / "out"}
     with pytest.warns(UserWarning, match="left out") as warned:
-        summary = fine_tune(run, own_data, **options).summary
+        summary = fine_tune(own_data, run, **options).summary
     assert summary["unread"] == {"train2017": 2, "val2017": 1}
     said = " ".join(str(one.message) for one in warned)
     for words in (f"{train[0].name}: not a picture", "not of the size", "no such file"):
         assert words in said
     train[2].unlink()
     with pytest.raises(UserError, match="no picture of a whole batch can be read"):
-        fine_tune(run, own_data, **options | {"out": tmp_path / "other"})
+        fine_tune(own_data, run, **options | {"out": tmp_path / "other"})
 
 
 def test_numbers_that_are_not_finite_stop_it(run, own_data, tmp_path, monkeypatch):
@@ -435,7 +435,7 @@ def test_numbers_that_are_not_finite_stop_it(run, own_data, tmp_path, monkeypatc
 
     monkeypatch.setattr(training.FineTuning, "step", step)
     with pytest.raises(UserError, match="not finite in 1 of the steps up to 2; the last good"):
-        fine_tune(run, own_data, **options)
+        fine_tune(own_data, run, **options)
     state = torch.load(tmp_path / "out" / "last.pt", weights_only=True)
     assert state["step"] == 1
     assert all(value.isfinite().all() for value in state["model"].values())
@@ -454,7 +454,7 @@ def test_numbers_that_are_not_finite_stop_it(run, own_data, tmp_path, monkeypatc
 def test_encoders_that_do_not_fit(data, tmp_path, net, stem, size, fragment):
     run = write_run(tmp_path / "run", net, stem, size)
     with pytest.raises(UserError) as error:
-        fine_tune(run, data, out=tmp_path / "out", **QUICK)
+        fine_tune(data, run, out=tmp_path / "out", **QUICK)
     assert fragment in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -472,17 +472,17 @@ def test_files_of_weights_and_names_of_timm(tmp_path):
 def test_a_run_goes_on_as_it_began(run, own_data, tmp_path):
     options = QUICK | {"steps": 4, "settings": SMALL, "out": tmp_path / "out", "save_every": 1}
     with pytest.raises(Killed):
-        run_with(STEP, killed_after(1), run, own_data, **options)
+        run_with(STEP, killed_after(1), own_data, run, **options)
     options["resume"] = True
     with pytest.raises(UserError, match=r"steps is 4, not 5\): keep steps=4 to go on"):
-        fine_tune(run, own_data, **options | {"steps": 5})
+        fine_tune(own_data, run, **options | {"steps": 5})
     with pytest.raises(UserError, match="proposals is 30, not 31"):
-        fine_tune(run, own_data, **options | {"settings": SMALL | {"proposals": 31}})
+        fine_tune(own_data, run, **options | {"settings": SMALL | {"proposals": 31}})
     with pytest.raises(UserError, match="does not hold what"):
-        fine_tune(run, make_coco(tmp_path / "other", 7, 3), **options)
+        fine_tune(make_coco(tmp_path / "other", 7, 3), run, **options)
     (tmp_path / "out" / "config.json").write_text('{"recipe": {}}')
     with pytest.raises(UserError, match="is not the run of a detector"):
-        fine_tune(run, own_data, **options)
+        fine_tune(own_data, run, **options)
 
 
 def break_nothing(root):

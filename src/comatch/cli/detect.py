@@ -47,8 +47,8 @@ def detect(
 
     with resumable("--resume"):
         done = fine_tune(
-            run,
             coco,
+            run,
             schedule=schedule,
             steps=steps,
             batch=batch,

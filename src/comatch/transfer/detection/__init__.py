@@ -29,8 +29,8 @@ from comatch.transfer.encoders import Encoder
 
 
 def fine_tune(
-    start: str | Path,
     data: str | Path,
+    start: str | Path,
     *,
     schedule: str = "1x",
     steps: int | None = None,
@@ -46,8 +46,8 @@ def fine_tune(
 ) -> api.Run:
     """Trains a detector on COCO's train2017, scores it on val2017, and leaves a run folder.
 
-    `start` is what its encoder begins from: a run folder, a file of weights, "timm:NAME.TAG" or
-    "random". `data` is COCO's folder. With fewer `steps` the schedule shrinks in proportion, and
+    `data` is COCO's folder, `start` what the encoder begins from: a run folder, a file of weights,
+    "timm:NAME.TAG" or "random". With fewer `steps` the schedule shrinks in proportion, and
     the learning rate follows the batch; `settings` changes any other field of `Setting`. With
     `resume`, an unfinished run in `out` goes on.
     """
