@@ -211,6 +211,14 @@ def test_other_data_in_the_same_folder_are_told(run, pictures):
         transfer(str(pictures), run, shots=[1], repeats=1)
 
 
+def test_other_pictures_of_the_same_names_are_told(run, pictures):
+    transfer(str(pictures), run, shots=[1], repeats=1)
+    changed = next((pictures / "test").rglob("*.png"))
+    changed.write_bytes(changed.read_bytes() + bytes(10))
+    with pytest.raises(UserError, match=r"with other pictures or labels: choose another --out"):
+        transfer(str(pictures), run, shots=[1], repeats=1)
+
+
 def test_a_folder_of_pictures_is_read_as_the_run_sees_it(run, pictures):
     (pictures / "standing" / "0.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning, match="1 pictures cannot be read"):
