@@ -205,6 +205,16 @@ def test_other_weights_under_the_same_name_are_another_encoder(run):
     assert second[0].digest != first[0].digest
 
 
+@pytest.mark.parametrize("stem", ["small", "half"])
+def test_the_same_weights_in_another_network_are_another_encoder(stem):
+    """Stems of different stride have the same weights; older runs do not say `resize`."""
+    like = {**encoders.USUAL, "net": "resnet18", "image_size": 32}
+    del like["resize"]
+    auto, other = (encoders.read("random", {**like, "stem": s}, "cpu") for s in ("auto", stem))
+    assert auto.side == 32
+    assert (auto.digest() == other.digest()) == (stem == "small")  # which auto is, for 32 pixels
+
+
 def test_other_data_in_the_same_folder_are_told(run, pictures):
     transfer("digits", run, shots=[1], repeats=1)
     with pytest.raises(UserError, match=r"out holds figures of digits.*choose another --out"):
