@@ -237,6 +237,22 @@ def test_a_folder_of_pictures_is_read_as_the_run_sees_it(run, pictures):
     assert transfer(str(pictures), run, shots=[None]).figures == found.figures
 
 
+def test_a_picture_that_cannot_be_read_may_be_the_only_new_one(run, pictures):
+    (pictures / "standing" / "0.png").write_bytes(b"no picture")
+    encoder = encoders.read(run, encoders.USUAL, "cpu")
+    part = open_benchmark(str(pictures), Path("data"), encoder.image_size).train
+    bad = part.names.index("standing/0.png")
+    store = features.Store(Path("some.safetensors"), "key")
+    with pytest.raises(UserError, match="none of 1 pictures can be read"):
+        features.see(store, encoder, part, torch.tensor([bad]), progress=False)
+    others = torch.tensor([row for row in range(len(part)) if row != bad])
+    features.see(store, encoder, part, others, progress=False)
+    with pytest.warns(UserWarning, match="1 pictures cannot be read"):
+        features.see(store, encoder, part, torch.tensor([bad]), progress=False)
+    assert not len(store.missing(torch.arange(len(part))))
+    assert torch.equal(store.pick(torch.arange(len(part)))[0], others)
+
+
 def test_a_file_of_weights_is_for_a_network_like_the_first_run(run):
     weights = comatch.load(run, "cpu").net.encoder.state_dict()
     save_file(weights, "weights.safetensors")

@@ -70,7 +70,7 @@ def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool
         found: list[Tensor] = []
         features: list[Tensor] = []
         begin = 0
-        for images, labels in pieces(part.subset(missing), encoder):
+        for images, labels in pieces(part.subset(missing), encoder, some=store.features is None):
             features.append(evaluation.features(encoder.net, images, encoder.mean, encoder.std))
             found.append(labels)
             bar.advance(task, len(labels))
@@ -83,9 +83,9 @@ def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool
             store.add(missing[begin:], found, features)
 
 
-def pieces(part: Part, encoder: Encoder) -> Iterator[tuple[Tensor, Tensor]]:
+def pieces(part: Part, encoder: Encoder, some: bool) -> Iterator[tuple[Tensor, Tensor]]:
     if isinstance(part, Pictures):
         yield from zip(part.images.split(AT_ONCE), part.labels.split(AT_ONCE), strict=True)
     else:
         device = encoder.mean.device
-        yield from in_pieces(part, encoder.image_size, device, side=encoder.side)
+        yield from in_pieces(part, encoder.image_size, device, side=encoder.side, some=some)
