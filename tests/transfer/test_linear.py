@@ -193,6 +193,20 @@ def test_a_stopped_test_goes_on(run, monkeypatch):
     assert sum(calls) < 30 + 359 + 60 + 60  # at most two pieces were looked at twice
 
 
+def test_many_features_are_not_written_again_and_again(run, monkeypatch):
+    monkeypatch.setattr(features, "SAVE_AFTER", 10)
+    monkeypatch.setattr(features, "AT_ONCE", 10)
+    kept, add = [], features.Store.add
+    monkeypatch.setattr(
+        features.Store, "add", lambda self, *new: add(self, *new) or kept.append(len(self.rows))
+    )
+    transfer("digits", run, shots=[None])
+    train, test = kept[: kept.index(1438) + 1], kept[kept.index(1438) + 1 :]
+    assert test[-1] == 359
+    assert train[:4] == [10, 20, 30, 40]
+    assert sum(train) < 6 * 1438  # in steps of ten it would be seventy times as much
+
+
 def test_other_weights_under_the_same_name_are_another_encoder(run):
     first = transfer("digits", run, shots=[1], repeats=1).figures
     net = comatch.load(run, "cpu").net

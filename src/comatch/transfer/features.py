@@ -17,6 +17,7 @@ from comatch.transfer.encoders import Encoder
 from comatch.types import Part, Pictures
 
 SAVE_AFTER = 10_000  # pictures: what is lost, at most, if it is stopped
+GROWTH = 4  # or a quarter of what is kept, if that is more: all of it is written each time
 AT_ONCE = 512
 
 
@@ -74,7 +75,7 @@ def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool
             features.append(evaluation.features(encoder.net, images, encoder.mean, encoder.std))
             found.append(labels)
             bar.advance(task, len(labels))
-            if sum(map(len, found)) >= SAVE_AFTER:
+            if sum(map(len, found)) >= max(SAVE_AFTER, len(store.rows) // GROWTH):
                 # Pictures come in order: all up to the last of these were looked at.
                 end = int((missing == found[-1][-1]).nonzero()) + 1
                 store.add(missing[begin:end], found, features)
