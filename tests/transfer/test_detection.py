@@ -522,6 +522,7 @@ def other_classes(root):
         (other_classes, [], "train2017 and val2017 differ in classes"),
         (break_nothing, ["--schedule", "3x"], "unknown schedule '3x'"),
         (break_nothing, ["--steps", 0], "must be at least 1"),
+        (break_nothing, ["--seed", -1], "seed=-1: must not be negative"),
     ],
 )
 def test_mistakes_are_one_line(cli, run, own_data, spoil, words, fragment):
