@@ -557,6 +557,7 @@ def test_the_table_says_what_cannot_be_compared():
     assert "not to be compared" not in text
     for unlike in ({"steps": 900}, {"batch": 8}, {"net": "resnet18"}):
         assert "not to be compared" in tables.plain(tables.detection(summary(**unlike)))
+    assert "ours: [b] mine" in tables.plain(tables.detection(summary(start="/a/[b] mine")))
     assert "900 steps of 16 pictures" in tables.plain(tables.detection(summary(steps=900)))
 
 

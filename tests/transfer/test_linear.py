@@ -314,6 +314,16 @@ def test_the_command_prints_the_table_and_where_it_is(run, cli):
     assert again.strip() == printed.partition("tables and figures")[0].strip()
 
 
+def test_names_are_no_markup(run, pictures, cli):
+    Path(run).rename("my [dim]")
+    pictures.rename("a [bold]")
+    words = ("a [bold]", "my [dim]", "--shots", "1", "--repeats", "1", "--out", "out [x]")
+    code, printed, _ = cli("transfer", "linear", *words, "--device", "cpu")
+    assert code == 0
+    for name in ("a [bold], by", "my [dim]", "figures: out [x]"):
+        assert name in printed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
