@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -177,6 +178,10 @@ def test_mistakes(cli, run, tmp_path):
     assert "cannot write file/model.pt2: Not a directory" in fails(run, "--out", "file/model.pt2")
     assert "nowhere holds no trained network" in fails("nowhere")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.onnx"]
+    shutil.copytree(run, "damaged")
+    for text in ("{}", "[]"):
+        Path("damaged/model.json").write_text(text)
+        assert "damaged/model.json does not describe a network" in fails("damaged")
 
 
 def test_without_the_packages_of_onnx(cli, run, tmp_path, monkeypatch):

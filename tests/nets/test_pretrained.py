@@ -345,7 +345,7 @@ def test_timm_without_a_network(monkeypatch, caplog):
     assert "cannot get its weights for resnet18 (We couldn't connect to the hub)" in str(
         error.value
     )
-    assert "give --init the file" in str(error.value)
+    assert "give the file" in str(error.value)
     assert not caplog.records, "one line is enough"
     assert "\n" not in str(error.value)
 

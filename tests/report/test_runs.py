@@ -237,3 +237,7 @@ def test_what_cannot_be_reported(tmp_path, cli, name, said):
     code, _, err = cli("report", tmp_path / name)
     assert code == 2
     assert said in " ".join(err.split())
+
+
+def test_a_bar_in_a_name_does_not_end_a_cell_of_markdown():
+    assert runs.ruled([["name", "%"], ["a|b", "1"]]).splitlines()[2] == r"| a\|b | 1 |"

@@ -522,6 +522,7 @@ def other_classes(root):
         (other_classes, [], "train2017 and val2017 differ in classes"),
         (break_nothing, ["--schedule", "3x"], "unknown schedule '3x'"),
         (break_nothing, ["--steps", 0], "must be at least 1"),
+        (break_nothing, ["--seed", -1], "seed=-1: must not be negative"),
     ],
 )
 def test_mistakes_are_one_line(cli, run, own_data, spoil, words, fragment):
@@ -556,6 +557,7 @@ def test_the_table_says_what_cannot_be_compared():
     assert "not to be compared" not in text
     for unlike in ({"steps": 900}, {"batch": 8}, {"net": "resnet18"}):
         assert "not to be compared" in tables.plain(tables.detection(summary(**unlike)))
+    assert "ours: [b] mine" in tables.plain(tables.detection(summary(start="/a/[b] mine")))
     assert "900 steps of 16 pictures" in tables.plain(tables.detection(summary(steps=900)))
 
 

@@ -193,6 +193,20 @@ def test_a_stopped_test_goes_on(run, monkeypatch):
     assert sum(calls) < 30 + 359 + 60 + 60  # at most two pieces were looked at twice
 
 
+def test_many_features_are_not_written_again_and_again(run, monkeypatch):
+    monkeypatch.setattr(features, "SAVE_AFTER", 10)
+    monkeypatch.setattr(features, "AT_ONCE", 10)
+    kept, add = [], features.Store.add
+    monkeypatch.setattr(
+        features.Store, "add", lambda self, *new: add(self, *new) or kept.append(len(self.rows))
+    )
+    transfer("digits", run, shots=[None])
+    train, test = kept[: kept.index(1438) + 1], kept[kept.index(1438) + 1 :]
+    assert test[-1] == 359
+    assert train[:4] == [10, 20, 30, 40]
+    assert sum(train) < 6 * 1438  # in steps of ten it would be seventy times as much
+
+
 def test_other_weights_under_the_same_name_are_another_encoder(run):
     first = transfer("digits", run, shots=[1], repeats=1).figures
     net = comatch.load(run, "cpu").net
@@ -205,9 +219,27 @@ def test_other_weights_under_the_same_name_are_another_encoder(run):
     assert second[0].digest != first[0].digest
 
 
+@pytest.mark.parametrize("stem", ["small", "half"])
+def test_the_same_weights_in_another_network_are_another_encoder(stem):
+    """Stems of different stride have the same weights; older runs do not say `resize`."""
+    like = {**encoders.USUAL, "net": "resnet18", "image_size": 32}
+    del like["resize"]
+    auto, other = (encoders.read("random", {**like, "stem": s}, "cpu") for s in ("auto", stem))
+    assert auto.side == 32
+    assert (auto.digest() == other.digest()) == (stem == "small")  # which auto is, for 32 pixels
+
+
 def test_other_data_in_the_same_folder_are_told(run, pictures):
     transfer("digits", run, shots=[1], repeats=1)
     with pytest.raises(UserError, match=r"out holds figures of digits.*choose another --out"):
+        transfer(str(pictures), run, shots=[1], repeats=1)
+
+
+def test_other_pictures_of_the_same_names_are_told(run, pictures):
+    transfer(str(pictures), run, shots=[1], repeats=1)
+    changed = next((pictures / "test").rglob("*.png"))
+    changed.write_bytes(changed.read_bytes() + bytes(10))
+    with pytest.raises(UserError, match=r"with other pictures or labels: choose another --out"):
         transfer(str(pictures), run, shots=[1], repeats=1)
 
 
@@ -217,6 +249,22 @@ def test_a_folder_of_pictures_is_read_as_the_run_sees_it(run, pictures):
         found = transfer(str(pictures), run, shots=[None])
     assert found.figures[0].pictures == 23  # of 24 with a label
     assert transfer(str(pictures), run, shots=[None]).figures == found.figures
+
+
+def test_a_picture_that_cannot_be_read_may_be_the_only_new_one(run, pictures):
+    (pictures / "standing" / "0.png").write_bytes(b"no picture")
+    encoder = encoders.read(run, encoders.USUAL, "cpu")
+    part = open_benchmark(str(pictures), Path("data"), encoder.image_size).train
+    bad = part.names.index("standing/0.png")
+    store = features.Store(Path("some.safetensors"), "key")
+    with pytest.raises(UserError, match="none of 1 pictures can be read"):
+        features.see(store, encoder, part, torch.tensor([bad]), progress=False)
+    others = torch.tensor([row for row in range(len(part)) if row != bad])
+    features.see(store, encoder, part, others, progress=False)
+    with pytest.warns(UserWarning, match="1 pictures cannot be read"):
+        features.see(store, encoder, part, torch.tensor([bad]), progress=False)
+    assert not len(store.missing(torch.arange(len(part))))
+    assert torch.equal(store.pick(torch.arange(len(part)))[0], others)
 
 
 def test_a_file_of_weights_is_for_a_network_like_the_first_run(run):
@@ -264,6 +312,16 @@ def test_the_command_prints_the_table_and_where_it_is(run, cli):
     code, again, _ = cli("report", "runs/transfer-digits/figures.json")
     assert code == 0
     assert again.strip() == printed.partition("tables and figures")[0].strip()
+
+
+def test_names_are_no_markup(run, pictures, cli):
+    Path(run).rename("my [dim]")
+    pictures.rename("a [bold]")
+    words = ("a [bold]", "my [dim]", "--shots", "1", "--repeats", "1", "--out", "out [x]")
+    code, printed, _ = cli("transfer", "linear", *words, "--device", "cpu")
+    assert code == 0
+    for name in ("a [bold], by", "my [dim]", "figures: out [x]"):
+        assert name in printed
 
 
 @pytest.mark.parametrize(

@@ -58,4 +58,4 @@ def detect(
             device=device,
         )
     out.print(tables.detection(done.summary))
-    out.print(f"run folder: {done.path}", soft_wrap=True)
+    out.print(f"run folder: {done.path}", soft_wrap=True, markup=False)

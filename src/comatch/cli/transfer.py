@@ -69,7 +69,7 @@ def linear(
             device=device,
         )
     out.print(tables.transfer(found))
-    out.print(f"tables and figures: {path}", soft_wrap=True)
+    out.print(f"tables and figures: {path}", soft_wrap=True, markup=False)
 
 
 app.command()(detect.detect)

@@ -201,11 +201,13 @@ def in_pieces(
     device: torch.device,
     workers: int | None = None,
     side: int | None = None,
+    some: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All pictures of a part [n, 3, image_size, image_size] and their labels [n], in order.
 
     Those that stay files come in pieces, the middle of their square (of this side, or of what is
-    usual for the size), without those that cannot be read.
+    usual for the size), without those that cannot be read. That none can is an error, unless it
+    need not be `some`.
     """
     if isinstance(part, Pictures):
         yield part.images, part.labels
@@ -225,7 +227,7 @@ def in_pieces(
                 chunk.images.record_stream(torch.cuda.current_stream())
             if chunk.rows:
                 yield middle(chunk.images, image_size), part.labels[chunk.rows]
-    if len(bad) == len(part):
+    if some and len(bad) == len(part):
         raise UserError(f"none of {len(part)} pictures can be read ({example(part, bad)})")
     if bad:
         why = example(part, bad)

@@ -178,7 +178,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
     if not weights:
         raise UserError(
             f"{path} holds no state dict, neither plain nor under {' or '.join(INSIDE)}: "
-            "give --init another file, or of a run the folder"
+            "give another file, or of a run the folder"
         )
     return weights
 
@@ -201,7 +201,7 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
         raise UserError(f"--init {source} is not for net={net}: use {TIMM}, or --set net=...")
     there = timm.list_pretrained(f"{net}.*")
     if not there:
-        raise UserError(f"timm has no weights for net={net}: give --init a file or a run folder")
+        raise UserError(f"timm has no weights for net={net}: give a file or a run folder")
     if name != net:
         check_name(name, there, "weights of timm")
     with silent_hub(), torch.random.fork_rng(devices=[]):  # no draw here may change the run
@@ -211,7 +211,7 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
             reason = first_line(error).split(". ")[0]
             raise UserError(
                 f"timm cannot get its weights for {name} ({reason}): without a network, "
-                "fetch them elsewhere and give --init the file"
+                "fetch them elsewhere and give the file"
             ) from None
     tag = getattr(encoder, "pretrained_cfg", {}).get("tag")
     return encoder.state_dict(), f"{TIMM}:{net}.{tag}" if tag else f"{TIMM}:{name}"
@@ -257,7 +257,7 @@ def refusal(error: Exception) -> str:
         )
     # An unpickler explains itself at length.
     detail = "" if isinstance(error, pickle.UnpicklingError) else f" ({first_line(error)})"
-    return f"is no file of weights, or damaged{detail}: give --init another"
+    return f"is no file of weights, or damaged{detail}: give another"
 
 
 def first_line(error: Exception) -> str:

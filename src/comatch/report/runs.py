@@ -251,7 +251,8 @@ def ruled(lines: Sequence[Sequence[str]], numbers: bool = False) -> str:
     """A Markdown table; the first line is its head, and numbers stand at the right."""
     head, *body = lines
     rule = ["---", *["---:" if numbers else "---"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *body])
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in [head, rule, *body])
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def comma_separated(rows: Sequence[Row]) -> str:

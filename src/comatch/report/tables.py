@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -111,7 +112,7 @@ def detection(summary: dict[str, Any]) -> Table:
         )
     ours = (summary[name] for name in paper.COCO_FIGURES)
     said = ("" if value is None else f"{value:.1f}" for value in ours)
-    table.add_row(f"ours: {Path(summary['start']).name}", "", *said, style="bold")
+    table.add_row(Text(f"ours: {Path(summary['start']).name}"), "", *said, style="bold")
     return table
 
 
@@ -137,13 +138,13 @@ def tuning(lines: Sequence[Sequence[str]]) -> Table:
 def transfer(found: Transfer) -> Table:
     """A line for each network; the paper's are dim."""
     head, *rest = found.lines()
-    title = f"{found.data}, by pictures a class"
+    title = escape(f"{found.data}, by pictures a class")
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(head[0], overflow="fold")
     for name in head[1:]:
         table.add_column(name)
-    for line in rest:
-        table.add_row(*line, style="dim" if line[0].startswith("paper:") else None)
+    for name, *figures in rest:
+        table.add_row(Text(name), *figures, style="dim" if name.startswith("paper:") else None)
     return table
 
 

@@ -23,6 +23,7 @@ from comatch.config import Recipe, from_json, read_json, to_json
 from comatch.errors import UserError
 from comatch.training import checkpoint
 
+DESCRIBED = {"net", "stem", "image_size", "embedding_dim", "classes", "mean", "std"}
 RECORDED = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
 
@@ -112,7 +113,10 @@ class RunFolder:
 
     def description(self) -> dict[str, Any]:
         """What `write_model` was told of the network: its classes, sizes and preprocessing."""
-        return read_json(self.model)
+        described = read_json(self.model)
+        if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
+            raise UserError(f"{self.model} does not describe a network: damaged run folder")
+        return described
 
     def describe(self, key: str, value: float) -> None:
         """Adds something that became known of the network since."""

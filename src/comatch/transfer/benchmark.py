@@ -9,9 +9,10 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 from comatch.data import sources
+from comatch.data.splits import fingerprint
 from comatch.data.voc import voc2007
 from comatch.errors import UserError
-from comatch.types import UNLABELLED, Part
+from comatch.types import UNLABELLED, Files, Part
 
 VOC = "voc2007"
 
@@ -48,9 +49,13 @@ class Benchmark:
         return float(sum(found) / len(found))
 
     def digest(self) -> str:
+        """Other pictures or labels have another one; the size at which they are seen has none."""
         everything = hashlib.sha256("\n".join([*self.classes, *self.train.names]).encode())
         everything.update("\n".join(self.test.names).encode())
         everything.update(self.train_y.numpy().tobytes() + self.test_y.numpy().tobytes())
+        for part in (self.train, self.test):
+            if isinstance(part, Files):  # else it is a named source, always of the same pictures
+                everything.update(fingerprint(part).encode())
         return everything.hexdigest()
 
 

@@ -42,9 +42,13 @@ class Encoder:
         return Path(self.name).name
 
     def digest(self) -> str:
-        """Two encoders that differ in anything have another one."""
-        state = self.net.encoder.state_dict()
-        everything = hashlib.sha256(f"{self.image_size} {self.side} {list(state)}".encode())
+        """Two encoders that differ in anything have another one.
+
+        Strides and the like are no weights, so how it is built counts too.
+        """
+        encoder, state = self.net.encoder, self.net.encoder.state_dict()
+        built = f"{self.image_size} {self.side} {encoder} {list(state)}"
+        everything = hashlib.sha256(built.encode())
         for tensor in (self.mean, self.std, *state.values()):
             everything.update(tensor.cpu().numpy().tobytes())
         return everything.hexdigest()
@@ -86,7 +90,7 @@ def read(name: str, like: dict[str, Any], device: str = "auto") -> Encoder:
         whole(pretrained.fill(network, pretrained.read_file(Path(name)), name))
     where = api.choose_device(device)
     mean, std = (torch.tensor(described[key], device=where) for key in ("mean", "std"))
-    return Encoder(name, network.to(where), size, described["resize"], mean, std)
+    return Encoder(name, network.to(where), size, described.get("resize", size), mean, std)
 
 
 def whole(loaded: pretrained.Loaded) -> None:

@@ -17,6 +17,7 @@ from comatch.transfer.encoders import Encoder
 from comatch.types import Part, Pictures
 
 SAVE_AFTER = 10_000  # pictures: what is lost, at most, if it is stopped
+GROWTH = 4  # or a quarter of what is kept, if that is more: all of it is written each time
 AT_ONCE = 512
 
 
@@ -70,11 +71,11 @@ def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool
         found: list[Tensor] = []
         features: list[Tensor] = []
         begin = 0
-        for images, labels in pieces(part.subset(missing), encoder):
+        for images, labels in pieces(part.subset(missing), encoder, some=store.features is None):
             features.append(evaluation.features(encoder.net, images, encoder.mean, encoder.std))
             found.append(labels)
             bar.advance(task, len(labels))
-            if sum(map(len, found)) >= SAVE_AFTER:
+            if sum(map(len, found)) >= max(SAVE_AFTER, len(store.rows) // GROWTH):
                 # Pictures come in order: all up to the last of these were looked at.
                 end = int((missing == found[-1][-1]).nonzero()) + 1
                 store.add(missing[begin:end], found, features)
@@ -83,9 +84,9 @@ def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool
             store.add(missing[begin:], found, features)
 
 
-def pieces(part: Part, encoder: Encoder) -> Iterator[tuple[Tensor, Tensor]]:
+def pieces(part: Part, encoder: Encoder, some: bool) -> Iterator[tuple[Tensor, Tensor]]:
     if isinstance(part, Pictures):
         yield from zip(part.images.split(AT_ONCE), part.labels.split(AT_ONCE), strict=True)
     else:
         device = encoder.mean.device
-        yield from in_pieces(part, encoder.image_size, device, side=encoder.side)
+        yield from in_pieces(part, encoder.image_size, device, side=encoder.side, some=some)

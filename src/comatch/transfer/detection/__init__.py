@@ -54,6 +54,7 @@ def fine_tune(
     check_name(schedule, SCHEDULES, "schedule")
     steps = SCHEDULES[schedule][0] if steps is None else steps
     demand(min(steps, batch) > 0, f"steps={steps}, batch={batch}: both must be at least 1")
+    demand(seed >= 0, f"seed={seed}: must not be negative")
     start, root, where = absolute(str(start)), Path(data).expanduser(), api.choose_device(device)
     asked = {"start": start, "schedule": schedule, "steps": steps, "batch": batch, "seed": seed}
     folder = RunFolder(Path(out) if out else default_folder(start, schedule, seed))
