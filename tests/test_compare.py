@@ -227,7 +227,7 @@ def test_ctrl_c_between_two_runs(cli, monkeypatch):
     monkeypatch.setattr("comatch.comparison.clear_away", press)
     code, _, err = cli(*WORDS, "--methods", "supervised", "--seeds", "0,1")
     assert code == 130
-    assert "finished runs and checkpoints are kept" in err
+    assert "what is finished is kept, and so are checkpoints" in err
     assert "Go on with: comatch compare digits" in err
 
 

@@ -410,6 +410,7 @@ def test_table_2_from_weights_that_are_there(tmp_path):
     config = read(table.path / "1pct-pretrained" / "supervised-seed0" / "config.json")["recipe"]
     assert config["init"] == str(run)
     assert config["lr"] == 0.03  # the paper's for weights that are there
+    assert f"- MoCo v2: {run}\n" in (table.path / "table2.md").read_text()
 
 
 @pytest.mark.usefixtures("no_data")
@@ -424,6 +425,7 @@ def test_table_2_from_the_command_line(cli):
         (("--shares", "5"), "unknown share of the labels '5'"),
         (("--shares", ","), "the table has no column"),
         (("--init", "nowhere"), "nowhere does not exist"),
+        (("--set", "init=nowhere"), "--set init: this table has --init"),
     ):
         code, _, err = cli(*words, *more)
         assert (code, err.count("\n")) == (2, 1), err

@@ -188,10 +188,14 @@ def open_data(recipe: Recipe, data_dir: Path, progress: bool = True) -> Dataset:
     labels_file = Path(recipe.labels_file) if recipe.labels_file else None
     size, stream = recipe.image_size, recipe.stream
     dataset = sources.load(recipe.data, data_dir, size, progress, labels_file, stream)
+    warn_of_skipped(dataset)
+    return dataset
+
+
+def warn_of_skipped(dataset: Dataset) -> None:
     if dataset.skipped:
         some = "; ".join(dataset.skipped[:3]) + ("; ..." if len(dataset.skipped) > 3 else "")
-        warnings.warn(f"{len(dataset.skipped)} pictures were left out ({some})", stacklevel=2)
-    return dataset
+        warnings.warn(f"{len(dataset.skipped)} pictures were left out ({some})", stacklevel=3)
 
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:

@@ -14,7 +14,7 @@ from torch import nn
 from comatch import api
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
-from comatch.report import paper, tables
+from comatch.report import paper, runs, tables
 from comatch.training.folder import RunFolder
 from comatch.training.loop import Interrupted
 from comatch.transfer import encoders
@@ -111,7 +111,7 @@ def test_what_has_no_inside_is_not_learned(own_data):
     content = json.loads(path.read_text())
     first, second, *_ = content["annotations"]
     first["bbox"] = [WIDTH + 1, 2, 10, 10]  # the only one of its picture
-    second["bbox"][3] = 0
+    second["bbox"][3] = 1e-5  # of which float32 would leave nothing
     path.write_text(json.dumps(content))
     part = coco.Part(own_data, "train", learn=True)
     assert first["image_id"] not in part.ids
@@ -318,6 +318,9 @@ def test_it_learns_to_find_shapes(run, tmp_path, monkeypatch):
     assert (config["start"], config["net"], config["mean"]) == (str(run), "resnet18", MEAN)
     session = json.loads((out / "environment.json").read_text())["sessions"][0]
     assert session["init"]["encoder"] == {"taken": 100, "wanted": 100}
+    assert runs.find(tmp_path) == []  # a detector has no accuracy to be compared
+    with pytest.raises(UserError, match="out is the run of a detector: what it found is in"):
+        runs.find(out)
     again = fine_tune(data, run, resume=True, **options)
     assert again.summary == done.summary  # finished: nothing is done
     with pytest.raises(UserError, match="is not empty: add --resume"):

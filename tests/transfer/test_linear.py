@@ -13,8 +13,9 @@ from torch.nn.functional import one_hot as one_hot_of
 
 import comatch
 from comatch.errors import UserError
-from comatch.report import paper
+from comatch.report import paper, transfers
 from comatch.transfer import encoders, features
+from comatch.transfer import linear as linear_module
 from comatch.transfer.benchmark import Benchmark, open_benchmark
 from comatch.transfer.linear import COSTS, choose_cost, deal, draw, jobs_for, linear
 from comatch.types import Pictures
@@ -122,15 +123,15 @@ def test_average_precision_leaves_out_what_is_hard_to_say():
 
 def test_a_run_and_a_network_that_has_learned_nothing(run):
     found = transfer("digits", run, "random", shots=[2, None], repeats=2)
-    assert [line[0] for line in found.lines()] == ["accuracy %", "run", "random"]
+    assert [line[0] for line in found.lines()] == ["accuracy %", "run", "random wrn-10-1"]
     assert found.lines()[0][1:] == ["2", "all"]
     jobs = [(2, 0, 20), (2, 1, 20), (None, 0, 1438)]
     assert [(f.encoder, f.shots, f.seed, f.pictures) for f in found.figures] == [
-        (name, *job) for name in ("run", "random") for job in jobs
+        (name, *job) for name in ("run", "random wrn-10-1") for job in jobs
     ]
     best = {f.encoder: f.score for f in found.figures if f.shots is None}
     assert min(best.values()) > 0.7  # ten classes: features of any network tell much of digits
-    assert best["run"] != best["random"]
+    assert best["run"] != best["random wrn-10-1"]
 
     lines = list(csv.DictReader((Path("out") / "linear.csv").open()))
     assert [float(line["score"]) for line in lines] == [f.score for f in found.figures]
@@ -214,7 +215,8 @@ def test_other_weights_under_the_same_name_are_another_encoder(run):
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * parameter.std())
     save_file(net.state_dict(), f"{run}/model.safetensors")
-    second = transfer("digits", run, shots=[1], repeats=1).figures
+    with pytest.warns(UserWarning, match="run is not what it was: 1 figures are dropped"):
+        second = transfer("digits", run, shots=[1], repeats=1).figures
     assert len(second) == 1
     assert second[0].digest != first[0].digest
 
@@ -229,6 +231,46 @@ def test_the_same_weights_in_another_network_are_another_encoder(stem):
     assert (auto.digest() == other.digest()) == (stem == "small")  # which auto is, for 32 pixels
 
 
+def test_figures_made_by_other_rules_are_not_mixed_with_these(run, monkeypatch):
+    transfer("digits", run, shots=[1], repeats=1)
+    monkeypatch.setattr(linear_module, "RULES", "2")
+    with pytest.raises(UserError, match=r"other pictures, labels or rules"):
+        transfer("digits", run, shots=[2], repeats=1)
+
+
+def test_more_features_than_an_svm_can_take_are_told(run, monkeypatch):
+    monkeypatch.setattr(linear_module, "MOST_BYTES", 100_000)
+    transfer("digits", run, shots=[1], repeats=1)
+    with pytest.raises(UserError, match=r"features of 1,438 pictures.*leave all out of --shots"):
+        transfer("digits", run)
+
+
+def test_how_many_were_asked_about_is_written_down(run, pictures):
+    (pictures / "test" / "lying" / "0.png").write_bytes(b"no picture")
+    with pytest.warns(UserWarning, match="1 pictures cannot be read"):
+        found = transfer(str(pictures), run, shots=[2], repeats=1)
+    assert found.figures[0].tested == 7  # of 8
+
+
+def test_networks_of_timm_see_pictures_as_they_did_in_training():
+    described = encoders.of_timm("timm:vit_tiny_patch16_224.augreg_in21k", "resnet50")
+    assert described["net"] == "vit_tiny_patch16_224"
+    assert (described["image_size"], described["resize"]) == (224, 256)
+    assert described["mean"] == described["std"] == (0.5, 0.5, 0.5)
+    assert encoders.of_timm("timm", "resnet18")["net"] == "resnet18"
+    assert encoders.of_timm("timm:nothing", "resnet18") == encoders.USUAL | {"net": "nothing"}
+
+
+def test_the_papers_figures_are_only_beside_the_same_measure():
+    def found(data, measure):
+        return transfers.Transfer(data, "", measure, [], [])
+
+    assert found("voc2007", "mean average precision").theirs
+    assert found("Places205", "accuracy").theirs
+    assert not found("voc2007", "accuracy").theirs  # a folder that is called so
+    assert not found("digits", "accuracy").theirs
+
+
 def test_other_data_in_the_same_folder_are_told(run, pictures):
     transfer("digits", run, shots=[1], repeats=1)
     with pytest.raises(UserError, match=r"out holds figures of digits.*choose another --out"):
@@ -239,7 +281,9 @@ def test_other_pictures_of_the_same_names_are_told(run, pictures):
     transfer(str(pictures), run, shots=[1], repeats=1)
     changed = next((pictures / "test").rglob("*.png"))
     changed.write_bytes(changed.read_bytes() + bytes(10))
-    with pytest.raises(UserError, match=r"with other pictures or labels: choose another --out"):
+    with pytest.raises(
+        UserError, match=r"with other pictures, labels or rules: choose another --out"
+    ):
         transfer(str(pictures), run, shots=[1], repeats=1)
 
 

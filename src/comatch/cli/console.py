@@ -23,7 +23,7 @@ def resumable(*more: str) -> Iterator[None]:
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
-        said = "stopped; finished runs and checkpoints are kept."
+        said = "stopped; what is finished is kept, and so are checkpoints."
         if isinstance(stop, Interrupted):
             said = f"{stop} of {stop.folder.name}; everything up to there is saved."
         given = sys.argv[1:]

@@ -142,13 +142,22 @@ def settings_of_json(plain: dict[str, Any]) -> dict[str, Any]:
 
 def find(path: Path) -> list[Path]:
     """The run folder at this path, or those below it; the folds in a run are a part of it."""
+    if is_detector(path):
+        raise UserError(f"{path} is the run of a detector: what it found is in summary.json there")
     if RunFolder(path).exists():
         return [path]
     if not path.is_dir():
         known = path.exists()
         raise UserError(f"{path} is not a run folder" if known else f"there is no folder {path}")
     every = {config.parent for config in path.rglob(RunFolder(path).config.name)}
-    return sorted(run for run in every if every.isdisjoint(run.parents))
+    runs = (run for run in every if every.isdisjoint(run.parents))
+    return sorted(run for run in runs if not is_detector(run))
+
+
+def is_detector(path: Path) -> bool:
+    """A folder of `comatch transfer detect`, which has no recipe and no accuracy."""
+    config = RunFolder(path).config
+    return config.exists() and '"coco":' in config.read_text()
 
 
 def every(paths: Iterable[Path]) -> list[Path]:

@@ -9,6 +9,7 @@ from comatch.errors import UserError
 from comatch.report import paper, runs
 
 ALL = None  # of the pictures of each class
+MEAN_AP = "mean average precision"
 MADE = "Ours: mean ± sample deviation over n draws of the pictures that are learned from."
 
 
@@ -20,9 +21,10 @@ class Figure:
     digest: str  # of its weights: others under the same name are another encoder
     shots: int | None
     seed: int
-    pictures: int  # that were learned from
     cost: float
     score: float
+    pictures: int  # that were learned from
+    tested: int | None = None  # that were asked about; not written down at first
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ class Transfer:
 
     @property
     def theirs(self) -> dict[str, paper.FewShots]:
-        """The paper's figures for these data, if it has some."""
-        return paper.TRANSFER.get(self.data.lower(), {})
+        """The paper's figures for these data, if it has some and ours measure the same."""
+        name = self.data.lower()
+        same = self.measure == ("accuracy" if name == "places205" else MEAN_AP)
+        return paper.TRANSFER.get(name, {}) if same else {}
 
     def lines(self) -> list[list[str]]:
         """A head, and a line for each of the paper's networks and for each of ours."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from comatch import reproduction
+from comatch import comparison, reproduction
 from comatch.api import Settings
 from comatch.config import check_name, demand
 from comatch.report import paper, runs
@@ -67,9 +67,19 @@ class Table2:
                 "# The paper's table 2, and ours",
                 runs.ruled([["accuracy %", *head], *body]),
                 f"{paper.TABLE2_MADE} {reproduction.OURS}",
-                reproduction.origins(cells, settings),
+                "\n".join([reproduction.origins(cells, settings), *self.beginnings()]),
                 *(f"{line}." for line in (*self.remarks, *reproduction.failures(self.groups))),
             ]
+        )
+
+    def beginnings(self) -> list[str]:
+        """What the pre-trained runs began from."""
+        return list(
+            dict.fromkeys(
+                f"- {column.start}: {column.group.cells[0].recipe.init}"
+                for column in self.columns
+                if column.start
+            )
         )
 
     def records(self) -> list[dict[str, Any]]:
@@ -117,6 +127,7 @@ def table2(
     demand(bool(shares), "the table has no column: give --shares")
     for share in shares:
         check_name(str(share), [str(known) for known in RECIPES], "share of the labels")
+    demand("init" not in map(comparison.key_of, settings), "--set init: this table has --init")
     check_there(init)
     starts = {"": settings}
     if init is not None:

@@ -8,10 +8,12 @@ import torch
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
+from comatch.api import warn_of_skipped
 from comatch.data import sources
 from comatch.data.splits import fingerprint
 from comatch.data.voc import voc2007
 from comatch.errors import UserError
+from comatch.report.transfers import MEAN_AP
 from comatch.types import UNLABELLED, Files, Part
 
 VOC = "voc2007"
@@ -31,7 +33,7 @@ class Benchmark:
 
     @property
     def measure(self) -> str:
-        return "mean average precision" if self.several else "accuracy"
+        return MEAN_AP if self.several else "accuracy"
 
     def score(self, decisions: Tensor, y: Tensor) -> float:
         """What decisions [n, C] are worth, by targets [n, C].
@@ -69,6 +71,7 @@ def open_benchmark(data: str, data_dir: Path, image_size: int, progress: bool = 
         return Benchmark(VOC, classes, numbered(train), train_y, numbered(test), test_y, True)
     stream = "no" if data in sources.SOURCES else "yes"
     dataset = sources.load(data, data_dir, image_size, progress, stream=stream)
+    warn_of_skipped(dataset)
     if dataset.test is None:
         raise UserError(
             f"{data} has no test part: add a folder 'test' with labelled pictures, or 'train' and "

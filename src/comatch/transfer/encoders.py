@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from comatch import api
+from comatch.data.streaming import side_for
 from comatch.errors import UserError, shortened
 from comatch.nets import Network, build_encoder, pretrained
 from comatch.recipes.imagenet import MEAN, STD
@@ -36,6 +37,7 @@ class Encoder:
     side: int  # of the square whose middle is seen
     mean: Tensor  # [3]
     std: Tensor  # [3]
+    learned: bool = True  # or it is as it was initialised
 
     @property
     def short(self) -> str:
@@ -75,11 +77,8 @@ def read(name: str, like: dict[str, Any], device: str = "auto") -> Encoder:
     if Path(name).is_dir():
         run = api.load(name, device)
         return Encoder(name, run.net, run.image_size, run.resize, run.mean, run.std)
-    described = USUAL if pretrained.is_timm(name) else like
-    net = described["net"]
-    if pretrained.is_timm(name):
-        net = name.partition(":")[2].split(".")[0] or like["net"]
-    size = described["image_size"]
+    described = of_timm(name, like["net"]) if pretrained.is_timm(name) else like
+    net, size = described["net"], described["image_size"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = Network(build_encoder(net, size, described["stem"]), classes=1)
@@ -90,7 +89,27 @@ def read(name: str, like: dict[str, Any], device: str = "auto") -> Encoder:
         whole(pretrained.fill(network, pretrained.read_file(Path(name)), name))
     where = api.choose_device(device)
     mean, std = (torch.tensor(described[key], device=where) for key in ("mean", "std"))
-    return Encoder(name, network.to(where), size, described.get("resize", size), mean, std)
+    side, learned = described.get("resize", size), name != RANDOM
+    name = name if learned else f"{RANDOM} {net}"  # of two kinds, each has its figures
+    return Encoder(name, network.to(where), size, side, mean, std, learned)
+
+
+def of_timm(name: str, usual: str) -> dict[str, Any]:
+    """How a network of timm's wants to see pictures; what timm does not know is told later."""
+    import timm
+
+    full = name.partition(":")[2] or usual
+    known = timm.models.get_pretrained_cfg(full)
+    described = USUAL | {"net": full.split(".")[0]}
+    if known is None:
+        return described
+    size = known.input_size[-1]
+    return described | {
+        "image_size": size,
+        "resize": side_for(size),
+        "mean": known.mean,
+        "std": known.std,
+    }
 
 
 def whole(loaded: pretrained.Loaded) -> None:

@@ -8,6 +8,8 @@ What the paper leaves open: pictures are drawn class by class, and of a picture 
 all are known. The SVM's cost is chosen by cross-validation among the pictures drawn, never by test.
 """
 
+import hashlib
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,8 @@ SHOTS = (4, 8, 16, 64, ALL)
 COSTS = (0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
 FOLDS = 3
 RECORD, FEATURES = "figures.json", "features"  # in the folder
+RULES = f"1: {COSTS} {FOLDS}"  # by which figures are made: others are not to be mixed with them
+MOST_BYTES = 16 * 10**9  # of features
 Item = TypeVar("Item")
 
 
@@ -95,13 +99,12 @@ class Trial:
     def run(self, found: Transfer, jobs: Sequence[tuple[int | None, int]]) -> Transfer:
         """Adds the figures that are not there yet; each is written at once."""
         name, benchmark = self.encoder.name, self.benchmark
-        # Other weights that had the same name are gone, and their figures with them.
-        kept = [f for f in found.figures if f.encoder != name or f.digest == self.digest]
-        found = replace(found, figures=kept)
+        found = self.without_others(found)
         todo = [(k, seed) for k, seed in jobs if not found.known(name, k, seed)]
         if not todo:
             return found
         draws = [draw(benchmark, k, seed) for k, seed in todo]
+        self.check_size(max(map(len, draws)))
         train = self.look("train", benchmark.train, torch.cat(draws).unique())
         every = torch.arange(len(benchmark.test))
         test_rows, test_x = self.look("test", benchmark.test, every).pick(every)
@@ -112,9 +115,27 @@ class Trial:
             cost = choose_cost(benchmark, x, y, seed)
             (w,) = svm.fit(x, y, [cost])
             score = benchmark.score(svm.decide(test_x, w).cpu(), test_y)
-            found.figures.append(Figure(name, self.digest, k, seed, len(rows), cost, score))
+            sizes = len(rows), len(test_rows)
+            found.figures.append(Figure(name, self.digest, k, seed, cost, score, *sizes))
             publish(self.path, found)
         return found
+
+    def without_others(self, found: Transfer) -> Transfer:
+        """Other weights that had the same name are gone, and their figures with them."""
+        name = self.encoder.name
+        kept = [f for f in found.figures if f.encoder != name or f.digest == self.digest]
+        if gone := len(found.figures) - len(kept):
+            warnings.warn(f"{name} is not what it was: {gone} figures are dropped", stacklevel=2)
+        return replace(found, figures=kept)
+
+    def check_size(self, pictures: int) -> None:
+        """Of so many pictures, the features are held in memory several times over."""
+        size = 8 * pictures * self.encoder.net.classifier.in_features
+        demand(
+            size <= MOST_BYTES,
+            f"the features of {pictures:,} pictures are {size / 1e9:.0f} GB, too much for an SVM: "
+            "leave all out of --shots",
+        )
 
     def look(self, part: str, pictures: Part, rows: Tensor) -> Store:
         store = Store(self.path / FEATURES / f"{self.digest[:16]}-{part}.safetensors", self.key)
@@ -129,13 +150,14 @@ class Trial:
 def begin(path: Path, trial: Trial) -> Transfer:
     """What the folder holds already, and this session."""
     benchmark, session = trial.benchmark, environment(trial.where)
-    digest = benchmark.digest()
+    digest = hashlib.sha256(f"{benchmark.digest()} {RULES}".encode()).hexdigest()
     if not (path / RECORD).exists():
         return Transfer(benchmark.name, digest, benchmark.measure, [session], [])
     found = transfers.read(path / RECORD)
     demand(
         found.digest == digest,
-        f"{path} holds figures of {found.data} with other pictures or labels: choose another --out",
+        f"{path} holds figures of {found.data} with other pictures, labels or rules: choose "
+        "another --out",
     )
     return replace(found, sessions=[*found.sessions, session])
 

@@ -27,6 +27,7 @@ from comatch.errors import UserError
 UNSCALED, ROOM = 2**20, 2**31  # a side in pixels, and bytes, that no picture comes near
 FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # what COCO reports first, in this order
 AHEAD = 3  # batches
+THINNEST = 0.01  # pixels: of what is thinner, nothing would be left in float32
 Wanted = tuple[int, bool]  # which picture, and whether to flip it
 Found = dict[str, Any]  # one object as COCO writes it: picture, category, score, box and mask
 
@@ -76,7 +77,8 @@ class Part:
         width, height = (self.coco.imgs[id][side] for side in ("width", "height"))
 
         def has_inside(x: float, y: float, w: float, h: float) -> bool:
-            return max(x, 0) < min(x + w, width) and max(y, 0) < min(y + h, height)
+            inside = min(x + w, width) - max(x, 0), min(y + h, height) - max(y, 0)
+            return min(inside) > THINNEST
 
         there = [one for one in self.coco.imgToAnns[id] if not one.get("iscrowd")]
         return [one for one in there if one["segmentation"] and has_inside(*one["bbox"])]

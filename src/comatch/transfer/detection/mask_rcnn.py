@@ -51,7 +51,7 @@ def net_of(start: str) -> str:
 def begin(net: str, start: Encoder | None) -> tuple[nn.Module, Loaded | None]:
     """The detector's encoder, and a report if it took weights from another: all, or it fails."""
     encoder = build_encoder(net, encoders.USUAL["image_size"], encoders.USUAL["stem"])
-    if start is None or start.name == encoders.RANDOM:
+    if start is None or not start.learned:
         return encoder, None
     with torch.random.fork_rng(devices=[]):  # what is new is then the same for every start
         whole = Network(encoder, classes=1)
