@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -172,7 +174,30 @@ def test_what_is_there_is_not_computed_again_and_more_is_added(run, monkeypatch)
     assert 0 < sum(looked) <= 20  # of the new draw, what the old one did not have
 
 
-def test_a_stopped_test_goes_on(run, monkeypatch):
+def test_ctrl_c_keeps_every_picture_that_was_looked_at(run, monkeypatch):
+    whole = transfer("digits", run, shots=[1], repeats=3)
+    for file in Path("out").rglob("*.*"):
+        file.unlink()
+    monkeypatch.setattr(features, "AT_ONCE", 60)
+    see, calls = features.evaluation.features, []
+
+    def pressing(*a):
+        calls.append(len(a[1]))
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return see(*a)
+
+    monkeypatch.setattr(features.evaluation, "features", pressing)
+    with pytest.raises(KeyboardInterrupt):
+        transfer("digits", run, shots=[1], repeats=3)
+    assert len(calls) == 3  # it ends after the piece at hand
+    assert transfer("digits", run, shots=[1], repeats=3).figures == whole.figures
+    benchmark = open_benchmark("digits", Path("data"), 8)
+    drawn = torch.cat([draw(benchmark, 1, seed) for seed in range(3)]).unique()
+    assert sum(calls) == len(drawn) + 359  # no picture was looked at twice
+
+
+def test_a_killed_test_goes_on(run, monkeypatch):
     whole = transfer("digits", run, shots=[1], repeats=3)
     for file in Path("out").rglob("*.*"):
         file.unlink()
@@ -183,11 +208,11 @@ def test_a_stopped_test_goes_on(run, monkeypatch):
     def stopping(*a):
         calls.append(len(a[1]))
         if len(calls) == 5:
-            raise KeyboardInterrupt
+            raise RuntimeError
         return see(*a)
 
     monkeypatch.setattr(features.evaluation, "features", stopping)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RuntimeError):
         transfer("digits", run, shots=[1], repeats=3)
     again = transfer("digits", run, shots=[1], repeats=3)
     assert again.figures == whole.figures

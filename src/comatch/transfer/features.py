@@ -13,10 +13,11 @@ from torch import Tensor
 from comatch import evaluation
 from comatch.data.streaming import in_pieces
 from comatch.training.checkpoint import write
+from comatch.training.progress import stoppable
 from comatch.transfer.encoders import Encoder
 from comatch.types import Part, Pictures
 
-SAVE_AFTER = 10_000  # pictures: what is lost, at most, if it is stopped
+SAVE_AFTER = 10_000  # pictures: what is lost, at most, if it is killed
 GROWTH = 4  # or a quarter of what is kept, if that is more: all of it is written each time
 AT_ONCE = 512
 
@@ -61,12 +62,15 @@ class Store:
 
 
 def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool) -> None:
-    """Computes the features of those of these rows that the store does not know yet."""
+    """Computes the features of those of these rows that the store does not know yet.
+
+    With Ctrl-C it ends after the piece at hand, and what was computed is kept.
+    """
     missing = store.missing(rows)
     if not len(missing):
         return
     bar = Progress(console=Console(stderr=True), transient=True, disable=not progress)
-    with bar:
+    with bar, stoppable() as stop:
         task = bar.add_task(f"looking, {encoder.short}", total=len(missing))
         found: list[Tensor] = []
         features: list[Tensor] = []
@@ -75,11 +79,14 @@ def see(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: bool
             features.append(evaluation.features(encoder.net, images, encoder.mean, encoder.std))
             found.append(labels)
             bar.advance(task, len(labels))
-            if sum(map(len, found)) >= max(SAVE_AFTER, len(store.rows) // GROWTH):
+            enough = max(SAVE_AFTER, len(store.rows) // GROWTH)
+            if stop.asked or sum(map(len, found)) >= enough:
                 # Pictures come in order: all up to the last of these were looked at.
                 end = int((missing == found[-1][-1]).nonzero()) + 1
                 store.add(missing[begin:end], found, features)
                 found, features, begin = [], [], end
+            if stop.asked:
+                raise KeyboardInterrupt
         if begin < len(missing):
             store.add(missing[begin:], found, features)
 
