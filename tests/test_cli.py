@@ -120,6 +120,12 @@ def test_predict_writes_a_table(cli, run, pictures):
         assert float(row["probability"]) == max(shares.values())
 
 
+def test_a_name_in_brackets_is_told_as_it_is(cli, run, pictures):
+    code, out, _ = cli("predict", run, pictures / "unlabeled", "--out", "a[b].csv")
+    assert code == 0
+    assert "classified: a[b].csv" in out
+
+
 def test_predict_draws_a_sheet(cli, run, pictures):
     (pictures / "unlabeled" / "broken.png").write_bytes(b"not a picture")
     code, out, err = cli("predict", run, pictures / "unlabeled", "--sheet", "new/look.png")

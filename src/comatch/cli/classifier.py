@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import track
 
-from comatch.cli.console import err, out, resumable
+from comatch.cli.console import err, out, resumable, say
 from comatch.cli.options import DataDirOption, DeviceOption, RunArgument
 from comatch.errors import UserError
 
@@ -47,11 +47,11 @@ def evaluate(
     show(checked.scores)
     if checked.mistakes:
         out.print(tables.contradicted(checked.mistakes))
-    out.print(f"every label and what it was taken for: {checked.table}", soft_wrap=True)
+    say(f"every label and what it was taken for: {checked.table}")
     if checked.temperature > 1:
         heat = f"temperature {checked.temperature:.2f}"
         said = f"it was too sure: `comatch predict` allows for that from now on ({heat})"
-        out.print(said, soft_wrap=True)
+        say(said)
 
 
 def predict(
@@ -92,14 +92,14 @@ def predict(
     except OSError as error:
         raise UserError(f"cannot write {table}: {error.strerror}") from None
     for line in unread:
-        err.print(f"skipped {line}", soft_wrap=True, highlight=False)
+        err.print(f"skipped {line}", soft_wrap=True, highlight=False, markup=False)
     if len(unread) == len(paths):
         raise UserError("none of the pictures could be read")
     skipped = f", {len(unread)} skipped" if unread else ""
-    out.print(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}", soft_wrap=True)
+    say(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}")
     if sheet is not None:
         from comatch.report import figures  # which loads matplotlib
         from comatch.report.sheet import Found, draw
 
         (drawn,) = figures.save(draw([Found(*one) for one in found]), sheet, ["png"])
-        out.print(f"some of each class: {drawn}", soft_wrap=True)
+        say(f"some of each class: {drawn}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, resumable, tell_failures
+from comatch.cli.console import out, resumable, say, tell_failures
 from comatch.cli.options import (
     DataArgument,
     DataDirOption,
@@ -74,5 +74,5 @@ def compare(
             settings=settings or [],
         )
     out.print(tables.ranking(compared.rows))
-    out.print(f"as text, CSV and Markdown, with the runs: {compared.path}", soft_wrap=True)
+    say(f"as text, CSV and Markdown, with the runs: {compared.path}")
     tell_failures([f"{row.method} {why}" for row in compared.rows for why in row.failures()])

@@ -32,6 +32,11 @@ def resumable(*more: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def say(line: str) -> None:
+    """A result in one line, however long: paths in it must not be mistaken for markup or broken."""
+    out.print(line, markup=False, soft_wrap=True)
+
+
 def tell_failures(failures: list[str]) -> None:
     for failure in failures:
         complain(failure)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, resumable
+from comatch.cli.console import out, resumable, say
 from comatch.cli.options import DeviceOption
 
 
@@ -58,4 +58,4 @@ def detect(
             device=device,
         )
     out.print(tables.detection(done.summary))
-    out.print(f"run folder: {done.path}", soft_wrap=True, markup=False)
+    say(f"run folder: {done.path}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out
+from comatch.cli.console import say
 from comatch.cli.options import RunArgument
 
 
@@ -27,9 +27,7 @@ def export(
     side, checked = done.image_size, "not compared with the run's classifier: no onnxruntime here"
     if done.difference is not None:
         checked = f"differs from the run's classifier by at most {done.difference:.1g}"
-    out.print(
+    say(
         f"{done.path}: {done.path.stat().st_size / 1e6:.1f} MB, uint8 [N, 3, {side}, {side}] -> "
-        f"probabilities of {len(done.classes)} classes; {checked}",
-        soft_wrap=True,
-        markup=False,
+        f"probabilities of {len(done.classes)} classes; {checked}"
     )

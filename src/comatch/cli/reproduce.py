@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, resumable, tell_failures, tell_remarks
+from comatch.cli.console import out, resumable, say, tell_failures, tell_remarks
 from comatch.cli.options import (
     DataDirOption,
     DeviceOption,
@@ -96,7 +96,7 @@ def table1(
         )
     out.print(tables.beside_paper(table.titles(), table.rows()))
     tell_remarks(table.remarks)
-    out.print(f"as Markdown and CSV: {out_dir / 'table1'}.md, .csv", soft_wrap=True)
+    say(f"as Markdown and CSV: {out_dir / 'table1'}.md, .csv")
     tell_failures(failures(table.columns))
 
 
@@ -151,7 +151,7 @@ def table2(
         )
     out.print(tables.beside_paper(table.titles(), table.rows()))
     tell_remarks(table.remarks)
-    out.print(f"as Markdown and CSV: {out_dir / 'table2'}.md, .csv", soft_wrap=True)
+    say(f"as Markdown and CSV: {out_dir / 'table2'}.md, .csv")
     tell_failures(failures(table.groups))
 
 
@@ -212,7 +212,7 @@ def ablations(
     out.print(tables.sections(COLUMNS, varied.rows()))
     tell_remarks(varied.remarks)
     kinds = ".md, .csv" + (", .png, .svg" if varied.drawable else "; no run yet to draw")
-    out.print(f"table and figure: {out_dir / 'ablations'}{kinds}", soft_wrap=True)
+    say(f"table and figure: {out_dir / 'ablations'}{kinds}")
     tell_failures(failures(varied.groups))
 
 
@@ -238,4 +238,4 @@ def curves(
     from comatch.report import curves, figures
 
     paths = figures.save(figures.curves(curves.read(runs)), stem)
-    out.print(f"figure: {', '.join(map(str, paths))}", soft_wrap=True)
+    say(f"figure: {', '.join(map(str, paths))}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from comatch import launch
-from comatch.cli.console import err, out
+from comatch.cli.console import err, out, say
 from comatch.cli.options import (
     DataArgument,
     DataDirOption,
@@ -96,17 +96,17 @@ def train(
         step, folder = stopped
         if first:
             err.print(f"stopped after step {step}; everything up to there is saved.")
-            err.print(f"Go on with: {resume_command(folder)}", soft_wrap=True)
+            err.print(f"Go on with: {resume_command(folder)}", soft_wrap=True, markup=False)
         raise typer.Exit(130)
     if not first:
         return
     out.print(tables.results([run.summary for run in runs]))
     for run in runs:
-        out.print(f"run folder: {run.path}", soft_wrap=True)
+        say(f"run folder: {run.path}")
     last = runs[-1]
-    out.print(f"classify pictures with: comatch predict {last.path} PICTURES", soft_wrap=True)
+    say(f"classify pictures with: comatch predict {last.path} PICTURES")
     if not last.summary.keys() & {"top1", "validation_top1"}:
-        out.print(f"how good is it? comatch evaluate {last.path} --folds 4", soft_wrap=True)
+        say(f"how good is it? comatch evaluate {last.path} --folds 4")
 
 
 def without_method(settings: list[str], method: str | None) -> list[str]:

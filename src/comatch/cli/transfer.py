@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from comatch.cli import detect
-from comatch.cli.console import out, resumable
+from comatch.cli.console import out, resumable, say
 from comatch.cli.options import DataDirOption, DeviceOption, words
 from comatch.errors import UserError
 
@@ -69,7 +69,7 @@ def linear(
             device=device,
         )
     out.print(tables.transfer(found))
-    out.print(f"tables and figures: {path}", soft_wrap=True, markup=False)
+    say(f"tables and figures: {path}")
 
 
 app.command()(detect.detect)
