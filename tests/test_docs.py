@@ -477,3 +477,16 @@ def test_every_method_has_its_page(name):
     for metric in step.metrics:
         assert f"| `{metric}` |" in page, metric
     assert ("`pseudo_accuracy`" in page) == (step.pseudo_labels is not None)
+
+
+def test_twice_as_many_steps_gain_what_the_readme_says():
+    def accuracy(kind, folder, seed):
+        path = RESULTS / "folder-five" / f"{folder}-{kind}-seed{seed}" / "summary.json"
+        return json.loads(path.read_text())["validation_top1"]
+
+    runs = [(folder, seed) for folder in ("five-a", "five-b") for seed in (100, 101)]
+    gains = [accuracy("long", *run) - accuracy("plain", *run) for run in runs]
+    assert min(gains) > 0
+    assert 0.04 < statistics.mean(gains) < 0.05
+    assert recipes.get("folder").steps == 1_000
+    assert "a run takes 1,000 steps" in (DOCS.parent / "README.md").read_text()
