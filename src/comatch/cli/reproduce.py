@@ -1,7 +1,7 @@
 """`comatch reproduce table1 | table2 | ablations | curves`: the paper's tables and figures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from comatch.cli.options import (
     numbers,
     words,
 )
+
+if TYPE_CHECKING:
+    from comatch.reproduction import Group
 
 app = typer.Typer(
     help="Make the paper's tables and figures again, and show ours beside them.",
@@ -37,6 +40,15 @@ FromOption = Annotated[
 TrainOption = Annotated[
     bool, typer.Option("--train/--no-train", help="Train what is missing, or show what is there.")
 ]
+
+
+def tell_the_rest(remarks: list[str], stem: Path, groups: "list[Group]") -> None:
+    """Below a table: which runs do not count, where it was written, what failed."""
+    from comatch.reproduction import failures
+
+    tell_remarks(remarks)
+    say(f"as Markdown and CSV: {stem}.md, .csv")
+    tell_failures(failures(groups))
 
 
 @app.command()
@@ -76,7 +88,6 @@ def table1(
     whenever you like: the same command goes on, and more seeds or labels add to it.
     """
     from comatch.report import tables
-    from comatch.reproduction import failures
     from comatch.reproduction.table1 import table1
 
     with resumable():
@@ -95,9 +106,7 @@ def table1(
             settings=settings or [],
         )
     out.print(tables.beside_paper(table.titles(), table.rows()))
-    tell_remarks(table.remarks)
-    say(f"as Markdown and CSV: {out_dir / 'table1'}.md, .csv")
-    tell_failures(failures(table.columns))
+    tell_the_rest(table.remarks, out_dir / "table1", table.columns)
 
 
 @app.command()
@@ -132,7 +141,6 @@ def table2(
     folder for each share (1pct, 1pct-pretrained, ...) as `comatch compare` makes them.
     """
     from comatch.report import tables
-    from comatch.reproduction import failures
     from comatch.reproduction.table2 import table2
 
     with resumable():
@@ -150,9 +158,7 @@ def table2(
             settings=settings or [],
         )
     out.print(tables.beside_paper(table.titles(), table.rows()))
-    tell_remarks(table.remarks)
-    say(f"as Markdown and CSV: {out_dir / 'table2'}.md, .csv")
-    tell_failures(failures(table.groups))
+    tell_the_rest(table.remarks, out_dir / "table2", table.groups)
 
 
 @app.command()

@@ -245,6 +245,38 @@ def failures(groups: Sequence[Group]) -> list[str]:
 # ------------------------------------------------------------------------------ what is written
 
 
+def page(
+    number: int,
+    titles: Sequence[str],
+    rows: Sequence[tuple[str, list[str], list[str]]],
+    made: str,
+    groups: Sequence[Group],
+    settings: api.Settings,
+    *,
+    more: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """A table of the paper in Markdown, ours beside it, and how both were made.
+
+    A row is a name, the paper's figures and ours, by title; `more` lines tell more of ours.
+    """
+    head = [f"{title}: {whose}" for title in titles for whose in ("paper", "ours")]
+    body = [
+        [name, *(text for pair in zip(theirs, ours, strict=True) for text in pair)]
+        for name, theirs, ours in rows
+    ]
+    cells = [cell for group in groups for cell in group.cells]
+    return "\n\n".join(
+        [
+            f"# The paper's table {number}, and ours",
+            runs.ruled([["accuracy %", *head], *body]),
+            f"{made} {OURS}",
+            "\n".join([origins(cells, settings), *more]),
+            *(f"{line}." for line in (*remarks, *failures(groups))),
+        ]
+    )
+
+
 def publish(path: Path, name: str, markdown: str, records: Sequence[dict[str, Any]]) -> None:
     """A table for people and one for programs."""
     comparison.make_folder(path)

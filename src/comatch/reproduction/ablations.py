@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comatch import api, comparison, recipes, reproduction
+from comatch import api, recipes, reproduction
 from comatch.api import Settings
 from comatch.config import check_name, demand, labels_text
 from comatch.report import paper, runs
@@ -136,12 +136,7 @@ class Ablations:
         ]
 
     def publish(self, settings: Settings) -> None:
-        comparison.make_folder(self.path)
-        texts = {
-            "ablations.md": self.markdown(settings) + "\n",
-            "ablations.csv": runs.as_csv(self.records()),
-        }
-        comparison.write_texts(self.path, texts)
+        reproduction.publish(self.path, "ablations", self.markdown(settings), self.records())
 
     @property
     def drawable(self) -> bool:

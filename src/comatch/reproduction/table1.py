@@ -8,7 +8,7 @@ from typing import Any
 from comatch import reproduction
 from comatch.api import Settings
 from comatch.config import demand
-from comatch.report import paper, runs
+from comatch.report import paper
 from comatch.reproduction import Cell, Group
 
 NAMES = {"cifar10": "CIFAR-10", "stl10": "STL-10"}
@@ -41,20 +41,14 @@ class Table1:
         ]
 
     def markdown(self, settings: Settings) -> str:
-        head = [f"{title}: {whose}" for title in self.titles() for whose in ("paper", "ours")]
-        body = [
-            [method, *(text for pair in zip(theirs, ours, strict=True) for text in pair)]
-            for method, theirs, ours in self.rows()
-        ]
-        cells = [cell for column in self.columns for cell in column.cells]
-        return "\n\n".join(
-            [
-                "# The paper's table 1, and ours",
-                runs.ruled([["accuracy %", *head], *body]),
-                f"{paper.TABLE1_MADE} {reproduction.OURS}",
-                reproduction.origins(cells, settings),
-                *(f"{line}." for line in (*self.remarks, *reproduction.failures(self.columns))),
-            ]
+        return reproduction.page(
+            1,
+            self.titles(),
+            self.rows(),
+            paper.TABLE1_MADE,
+            self.columns,
+            settings,
+            remarks=self.remarks,
         )
 
     def records(self) -> list[dict[str, Any]]:

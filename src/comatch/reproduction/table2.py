@@ -56,20 +56,15 @@ class Table2:
         return found
 
     def markdown(self, settings: Settings) -> str:
-        head = [f"{title}: {whose}" for title in self.titles() for whose in ("paper", "ours")]
-        body = [
-            [name, *(text for pair in zip(theirs, ours, strict=True) for text in pair)]
-            for name, theirs, ours in self.rows()
-        ]
-        cells = [cell for group in self.groups for cell in group.cells]
-        return "\n\n".join(
-            [
-                "# The paper's table 2, and ours",
-                runs.ruled([["accuracy %", *head], *body]),
-                f"{paper.TABLE2_MADE} {reproduction.OURS}",
-                "\n".join([reproduction.origins(cells, settings), *self.beginnings()]),
-                *(f"{line}." for line in (*self.remarks, *reproduction.failures(self.groups))),
-            ]
+        return reproduction.page(
+            2,
+            self.titles(),
+            self.rows(),
+            paper.TABLE2_MADE,
+            self.groups,
+            settings,
+            more=self.beginnings(),
+            remarks=self.remarks,
         )
 
     def beginnings(self) -> list[str]:
