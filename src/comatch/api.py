@@ -7,7 +7,7 @@ classifier.predict(["a.png", "b.jpg"]).labels
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ def train(
     progress = progress and distributed.rank() == 0
     where = choose_device(device)
     table = None if labels_file is None else str(Path(labels_file).absolute())
-    start = None if init is None else _weights(init)
+    start = None if init is None else absolute_weights(init)
     given = named(data, labels=labels, labels_file=table, init=start, steps=steps, seed=seed)
 
     folder = RunFolder(Path(out)) if out else None
@@ -156,7 +156,7 @@ def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
 def _typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
     typed = dict(settings) if isinstance(settings, dict) else parse(recipe, settings)
     if typed.get("init"):
-        typed["init"] = _weights(typed["init"])
+        typed["init"] = absolute_weights(typed["init"])
     return typed
 
 
@@ -172,6 +172,11 @@ def check_same(
     asked = [(key, find_setting(saved, key), find_setting(changed, key)) for key in given]
     asked.append(("recipe", saved.name, recipe or saved.name))
     asked.append(("method", saved.method.method, method or saved.method.method))
+    refuse_changes(folder, asked)
+
+
+def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> None:
+    """Of each setting what it is in the folder and what it shall be."""
     for key, was, now in asked:
         if was != now:
             raise UserError(
@@ -224,7 +229,7 @@ def _source(data: str) -> str:
     return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
 
 
-def _weights(init: str | Path) -> str:
+def absolute_weights(init: str | Path) -> str:
     """A name of timm's as it is; a path made absolute, whether or not it is still there."""
     return str(init) if is_timm(str(init)) else str(Path(init).expanduser().absolute())
 

@@ -50,8 +50,7 @@ def evaluate(
     say(f"every label and what it was taken for: {checked.table}")
     if checked.temperature > 1:
         heat = f"temperature {checked.temperature:.2f}"
-        said = f"it was too sure: `comatch predict` allows for that from now on ({heat})"
-        say(said)
+        say(f"it was too sure: `comatch predict` allows for that from now on ({heat})")
 
 
 def predict(

@@ -165,6 +165,11 @@ def is_timm(source: str) -> bool:
     return source == TIMM or source.startswith(f"{TIMM}:")
 
 
+def name_of(source: str, net: str) -> str:
+    """What timm calls these weights: NAME.TAG, or the net where none is said."""
+    return source.partition(":")[2] or net
+
+
 def read_file(path: Path) -> dict[str, Tensor]:
     """Tensors by name, from a state dict or a checkpoint with one in it. Nothing is executed."""
     try:
@@ -196,7 +201,7 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
     """The weights that timm has for this net, and their full name; timm may download them."""
     import timm
 
-    name = source.partition(":")[2] or net
+    name = name_of(source, net)
     if name.split(".")[0] != net:
         raise UserError(f"--init {source} is not for net={net}: use {TIMM}, or --set net=...")
     there = timm.list_pretrained(f"{net}.*")

@@ -2,10 +2,10 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,11 +16,13 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    track,
 )
 from rich.text import Text
 
 import comatch
 
+Item = TypeVar("Item")
 LINES = 10  # plain lines a run, where there is no terminal to draw on
 
 
@@ -132,3 +134,8 @@ def stoppable() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def watched(items: Iterable[Item], what: str, many: int, show: bool) -> Iterable[Item]:
+    """The same items, and a bar that goes along with them and is gone afterwards."""
+    return track(items, what, many, console=Console(stderr=True, quiet=not show), transient=True)

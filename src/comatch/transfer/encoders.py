@@ -98,7 +98,7 @@ def of_timm(name: str, usual: str) -> dict[str, Any]:
     """How a network of timm's wants to see pictures; what timm does not know is told later."""
     import timm
 
-    full = name.partition(":")[2] or usual
+    full = pretrained.name_of(name, usual)
     known = timm.models.get_pretrained_cfg(full)
     described = USUAL | {"net": full.split(".")[0]}
     if known is None:

@@ -10,14 +10,11 @@ all are known. The SVM's cost is chosen by cross-validation among the pictures d
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from comatch import comparison
@@ -27,6 +24,7 @@ from comatch.report import runs, transfers
 from comatch.report.transfers import ALL, Figure, Transfer
 from comatch.training.checkpoint import write_json
 from comatch.training.folder import environment
+from comatch.training.progress import watched
 from comatch.transfer import encoders, svm
 from comatch.transfer.benchmark import Benchmark, open_benchmark
 from comatch.transfer.encoders import Encoder
@@ -39,7 +37,6 @@ FOLDS = 3
 RECORD, FEATURES = "figures.json", "features"  # in the folder
 RULES = f"1: {COSTS} {FOLDS}"  # by which figures are made: others are not to be mixed with them
 MOST_BYTES = 16 * 10**9  # of features
-Item = TypeVar("Item")
 
 
 def linear(
@@ -94,7 +91,7 @@ class Trial:
         self.path, self.encoder, self.benchmark = path, encoder, benchmark
         self.progress = progress
         self.digest, self.where = encoder.digest(), encoder.mean.device
-        self.key = f"{self.digest} {benchmark.digest()}"
+        self.key = f"{self.digest} {benchmark.digest}"
 
     def run(self, found: Transfer, jobs: Sequence[tuple[int | None, int]]) -> Transfer:
         """Adds the figures that are not there yet; each is written at once."""
@@ -109,7 +106,9 @@ class Trial:
         every = torch.arange(len(benchmark.test))
         test_rows, test_x = self.look("test", benchmark.test, every).pick(every)
         test_x, test_y = test_x.to(self.where), benchmark.test_y[test_rows]
-        for (k, seed), rows in self.watched(list(zip(todo, draws, strict=True))):
+        jobs_and_rows = list(zip(todo, draws, strict=True))
+        title = f"learning, {self.encoder.short}"
+        for (k, seed), rows in watched(jobs_and_rows, title, len(todo), self.progress):
             rows, x = train.pick(rows)
             x, y = x.to(self.where), benchmark.train_y[rows].to(self.where, x.dtype)
             cost = choose_cost(benchmark, x, y, seed)
@@ -142,15 +141,11 @@ class Trial:
         see(store, self.encoder, pictures, rows, self.progress)
         return store
 
-    def watched(self, items: list[Item]) -> Iterable[Item]:
-        console = Console(stderr=True, quiet=not self.progress)
-        return track(items, f"learning, {self.encoder.short}", console=console, transient=True)
-
 
 def begin(path: Path, trial: Trial) -> Transfer:
     """What the folder holds already, and this session."""
     benchmark, session = trial.benchmark, environment(trial.where)
-    digest = hashlib.sha256(f"{benchmark.digest()} {RULES}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{benchmark.digest} {RULES}".encode()).hexdigest()
     if not (path / RECORD).exists():
         return Transfer(benchmark.name, digest, benchmark.measure, [session], [])
     found = transfers.read(path / RECORD)

@@ -16,7 +16,6 @@ import torch
 from comatch import api
 from comatch.config import check_name, demand, read_json
 from comatch.errors import UserError
-from comatch.nets.pretrained import is_timm
 from comatch.training.assemble import has_bf16
 from comatch.training.folder import RunFolder
 from comatch.training.progress import TrainingBar
@@ -109,9 +108,7 @@ def continued(folder: RunFolder, train: Part) -> Setting:
 
 
 def absolute(start: str) -> str:
-    """A name as it is; a path made absolute, whether or not it is still there."""
-    named = start == encoders.RANDOM or is_timm(start)
-    return start if named else str(Path(start).expanduser().absolute())
+    return start if start == encoders.RANDOM else api.absolute_weights(start)
 
 
 def default_folder(start: str, schedule: str, seed: int) -> Path:

@@ -43,7 +43,7 @@ def net_of(start: str) -> str:
     if Path(start).is_dir():
         net = RunFolder(Path(start)).description()["net"]
     elif pretrained.is_timm(start):
-        net = start.partition(":")[2].split(".")[0] or net
+        net = encoders.of_timm(start, net)["net"]
     demand(net in NETS, f"{start} has net={net}, and a detector is built on {', '.join(NETS)}")
     return net
 

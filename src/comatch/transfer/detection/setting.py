@@ -4,13 +4,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from comatch import api
 from comatch.config import check_name, demand, read_json
+from comatch.report.paper import COCO_BATCH, COCO_STEPS
 from comatch.training.folder import RunFolder
 
-SCHEDULES = {"1x": (90_000, (60_000, 80_000)), "2x": (180_000, (120_000, 160_000))}
+SCHEDULES = {  # steps, and after how many the learning rate falls
+    "1x": (COCO_STEPS["1x"], (60_000, 80_000)),
+    "2x": (COCO_STEPS["2x"], (120_000, 160_000)),
+}
 WARMUP = 1_000  # steps
 NORM_BATCHES = 200
-LR, BATCH = 0.02, 16  # which belong together
+LR, BATCH = 0.02, COCO_BATCH  # which belong together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +75,5 @@ def check_same(folder: RunFolder, asked: dict[str, Any]) -> None:
         written.keys() == set(FIELDS),
         f"{folder.path} is not the run of a detector: choose another --out",
     )
-    for key, now in asked.items():
-        was = written.get(key)
-        demand(
-            was == (list(now) if isinstance(now, tuple) else now),
-            f"{folder.path} is a run of another configuration ({key} is {was}, not {now}): "
-            f"keep {key}={was} to go on with it, or choose another --out",
-        )
+    plain = {key: list(now) if isinstance(now, tuple) else now for key, now in asked.items()}
+    api.refuse_changes(folder, ((key, written.get(key), now) for key, now in plain.items()))

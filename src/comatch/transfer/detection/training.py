@@ -2,12 +2,10 @@
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from torch.optim.swa_utils import update_bn
 from torchvision.models.detection import MaskRCNN
@@ -20,7 +18,7 @@ from comatch.training.folder import RunFolder
 from comatch.training.journal import Journal, averages
 from comatch.training.loop import Interrupted, peak_memory_mb, stop_on_bad_numbers
 from comatch.training.optim import gradient_norm, groups_of
-from comatch.training.progress import OpenBar, stoppable
+from comatch.training.progress import OpenBar, stoppable, watched
 from comatch.training.step import Meter
 from comatch.transfer.detection import coco
 from comatch.transfer.detection.coco import Part
@@ -28,13 +26,6 @@ from comatch.transfer.detection.setting import Setting
 
 LOG_EVERY = 20  # steps
 SMALLER = "a smaller --batch, which lowers the learning rate too, with another --out"
-
-
-Item = TypeVar("Item")
-
-
-def watched(items: Iterator[Item], what: str, many: int, show: bool) -> Iterable[Item]:
-    return track(items, what, many, console=Console(stderr=True, quiet=not show), transient=True)
 
 
 class FineTuning:
