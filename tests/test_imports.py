@@ -21,7 +21,7 @@ FLOORS = [  # from the roof to the cellar; rooms on one floor do not know each o
     {"kernels"},
     {"config", "types"},
     {"distributed"},
-    {"errors", "cache", "launch"},
+    {"errors", "cache", "launch", "allocator"},
 ]
 PACKAGE = Path(comatch.__file__).parent
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

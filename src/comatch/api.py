@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from comatch import distributed, evaluation, launch, recipes
+from comatch.allocator import keep_freed_memory
 from comatch.config import Recipe, labels_text, parse, read_json, replace
 from comatch.data import sources, splits
 from comatch.data.picture import PictureError, read_picture, square
@@ -215,12 +216,16 @@ def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
 
 
 def choose_device(device: str) -> torch.device:
+    """Where to compute; this process gets ready for it."""
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"unknown device '{device}': use auto, cpu or cuda")
     gpu = torch.cuda.is_available()
     if device == "cuda" and not gpu:
         raise UserError("no CUDA GPU can be used here: use --device cpu, or auto")
-    return distributed.device() if gpu and device != "cpu" else torch.device("cpu")
+    if gpu and device != "cpu":
+        return distributed.device()
+    keep_freed_memory()
+    return torch.device("cpu")
 
 
 def _source(data: str) -> str:
