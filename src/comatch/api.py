@@ -29,7 +29,7 @@ from comatch.nets import Network, build_encoder
 from comatch.nets.pretrained import is_timm
 from comatch.training.assemble import choose_precision
 from comatch.training.folder import RunFolder
-from comatch.training.initial import check_there
+from comatch.training.initial import check_there, colours
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
 from comatch.types import Dataset
@@ -151,6 +151,12 @@ def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
         recipe = replace(recipe, lr=recipe.init_lr)
     if recipe.init and "optimizer" not in given:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for weights that are random
+    if recipe.frozen and not recipe.init:
+        raise UserError("frozen=yes keeps the weights that a run begins with: add --init")
+    if recipe.init and recipe.mean is None and recipe.std is None:
+        check_there(recipe.init)
+        mean, std = colours(recipe.init, recipe.net) or (None, None)
+        recipe = replace(recipe, mean=mean, std=std)
     return recipe
 
 
@@ -310,6 +316,8 @@ def load(run: str | Path | Run, device: str = "auto") -> Classifier:
     described = folder.description()
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
     net = Network(encoder, len(described["classes"]), described["embedding_dim"])
+    if described.get("frozen", False):
+        net.freeze()
     try:
         net.load_state_dict(weights)
     except RuntimeError:

@@ -59,8 +59,10 @@ class Recipe:
     )
     workers: int | None = setting(None, "processes that read a stream; none: one a core")
     ahead: int = setting(2, "batches of a stream that are prepared ahead")
-    mean: tuple[float, ...] | None = setting(None, "channel means, 0 to 1; none: measured")
-    std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: measured")
+    mean: tuple[float, ...] | None = setting(
+        None, "channel means, 0 to 1; none: measured, or with init those of its weights"
+    )
+    std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: likewise")
 
     # How it is seen
     labelled_view: str = setting("weak", "augmentation of labelled pictures: weak or strong")
@@ -81,6 +83,8 @@ class Recipe:
     init: str | None = setting(
         None, "weights to begin from: a run folder, a file, timm or timm:NAME.TAG; none: random"
     )
+    frozen: bool = setting(False, "with init: the encoder keeps its weights, only the heads learn")
+    kept_views: int = setting(4, "with frozen: views of each picture to draw from, computed once")
 
     # How it learns
     batch: int = setting(64, "B: labelled pictures a step")
@@ -110,7 +114,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         every = ("log_every", "eval_every", "checkpoint_every")
-        for name in ("batch", "mu", "steps", "image_size", "ahead", *every):
+        for name in ("batch", "mu", "steps", "image_size", "ahead", "kept_views", *every):
             demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
         demand(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
         demand(self.lr > 0, f"lr={self.lr}: must be above 0")

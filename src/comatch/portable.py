@@ -78,14 +78,17 @@ class Whole(nn.Module):
 
     def __init__(self, classifier: api.Classifier) -> None:
         super().__init__()
-        self.encoder, self.classifier = classifier.net.encoder, classifier.net.classifier
+        net = classifier.net
+        self.encoder, self.classifier = net.encoder, net.classifier
+        self.scaling = net.scaling or nn.Identity()
         self.mean, self.std = nn.Buffer(classifier.mean), nn.Buffer(classifier.std)
         self.temperature = classifier.temperature
 
     def forward(self, images: Tensor) -> Tensor:  # uint8 [N, 3, S, S] -> [N, C]
         x = normalise(images.float(), self.mean, self.std)
         x = x.contiguous(memory_format=torch.channels_last)
-        return soften(F.softmax(self.classifier(self.encoder(x)), dim=1), self.temperature)
+        logits = self.classifier(self.scaling(self.encoder(x)))
+        return soften(F.softmax(logits, dim=1), self.temperature)
 
 
 def trace(classifier: api.Classifier) -> ExportedProgram:

@@ -31,6 +31,9 @@ class Running:
         self.steps, self.done = steps, done
         return self
 
+    def look(self, done: int, total: int) -> None:
+        self.loss = f"looking {done / total:.0%}"
+
     def advance(self, done: int) -> None:
         self.done = done
 

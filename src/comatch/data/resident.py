@@ -48,9 +48,11 @@ class Shuffler(nn.Module):
 
 
 class Draw(NamedTuple):
-    x: Tensor  # [B, 3, H, W] uint8
+    """Pictures that become views; or, from `Kept`, features of views."""
+
+    x: Tensor  # [B, 3, H, W] uint8            or [B, width]
     y: Tensor  # [B]
-    u: Tensor  # [muB, 3, H, W] uint8
+    u: Tensor  # [muB, 3, H, W] uint8          or [muB, views, width]
     rows: Tensor  # [muB] which of the unlabelled pictures these are
     truth: Tensor  # [muB] what u really shows where known: for scoring, methods never see it
 

@@ -23,6 +23,7 @@ class S4LRotation(Method):
     """Which way up a picture is, learned beside its class."""
 
     views = ("weak",)
+    turns_pictures = True
 
     @dataclass(frozen=True)
     class Config(MethodConfig):

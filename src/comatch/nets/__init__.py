@@ -24,7 +24,7 @@ def build_encoder(
 
 
 def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
-    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    wide = is_wide(name)
     if wide:
         try:
             return WideResNet(int(wide[1]), int(wide[2]))
@@ -40,6 +40,11 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
         if small and not shrunk:
             raise UserError(f"net={name} has no stem to make smaller: use --set stem=standard")
     return encoder
+
+
+def is_wide(name: str) -> re.Match[str] | None:
+    """A wide ResNet's depth and width, if it is the name of one."""
+    return re.fullmatch(r"wrn-(\d+)-(\d+)", name)
 
 
 def create(name: str, image_size: int, pretrained: bool = False) -> nn.Module:
@@ -78,4 +83,4 @@ def shrink_stem(encoder: nn.Module, stride: int = 1) -> bool:
     return True
 
 
-__all__ = ["Network", "Output", "WideResNet", "build_encoder"]
+__all__ = ["Network", "Output", "WideResNet", "build_encoder", "is_wide"]

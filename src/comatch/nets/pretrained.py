@@ -197,6 +197,13 @@ def tensors(content: Any) -> dict[str, Tensor]:
     return here or next((weights for weights in deeper if weights), {})
 
 
+def seen_by_timm(name: str) -> Any:
+    """How these weights of timm's saw pictures (`mean`, `std`, `input_size`); none: not known."""
+    import timm
+
+    return timm.models.get_pretrained_cfg(name)
+
+
 def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor], str]:
     """The weights that timm has for this net, and their full name; timm may download them."""
     import timm

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from comatch.config import Recipe, check_name
 from comatch.recipes.cifar10 import cifar10, cifar10_fast
 from comatch.recipes.digits import digits
-from comatch.recipes.folder import folder, folder_gpu
+from comatch.recipes.folder import folder, folder_gpu, folder_pretrained
 from comatch.recipes.imagenet import imagenet_1pct, imagenet_10pct, tiny_imagenet
 from comatch.recipes.stl10 import stl10
 
@@ -19,6 +19,7 @@ RECIPES: dict[str, Callable[[str], Recipe]] = {
     "cifar10-fast": cifar10_fast,
     "stl10": stl10,
     "folder": folder,
+    "folder-pretrained": folder_pretrained,
     "folder-gpu": folder_gpu,
     "imagenet-1pct": imagenet_1pct,
     "imagenet-10pct": imagenet_10pct,

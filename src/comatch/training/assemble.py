@@ -7,6 +7,7 @@ from torch import Tensor
 
 from comatch import distributed, methods
 from comatch.config import Recipe
+from comatch.data.kept import Kept
 from comatch.data.resident import Resident
 from comatch.data.splits import Split
 from comatch.data.streaming import Feed, Streaming, in_pieces, side_for
@@ -35,10 +36,13 @@ def assemble(recipe: Recipe, dataset: Dataset, split: Split, device: torch.devic
     mean, std = (value.to(device) for value in normalisation(recipe, dataset))
     method = build_method(recipe, dataset, split, mean, std)
     loaded = begin_from(method, recipe, dataset.classes)
+    nets: list[Any] = [method.net, method.ema.net]
+    if recipe.frozen:
+        for net in nets:
+            net.freeze()
     synchronise(method)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     low = choose_precision(recipe.precision, device) == "bf16"
-    nets: list[Any] = [method.net, method.ema.net]
     for net in nets:
         net.compute_dtype = torch.bfloat16 if low else None
     data = build_feed(recipe, dataset, split, method, device)
@@ -51,6 +55,11 @@ def build_feed(
     """What gives the batches: from the device's memory, or from files as they are needed."""
     train = dataset.train
     if isinstance(train, Files):
+        if recipe.frozen:
+            raise UserError(
+                "a frozen encoder looks at all pictures before the first step, and streamed ones "
+                "never are in memory at once: use --set stream=no, or --set frozen=no"
+            )
         feed = Streaming(
             train.subset(split.labelled),
             train.subset(split.unlabelled if method.views else split.unlabelled[:0]),
@@ -68,9 +77,16 @@ def build_feed(
     unlabelled, mu = split.unlabelled, recipe.mu
     if not method.views:  # it looks at no unlabelled picture, and gets one not to look at
         unlabelled, mu = split.labelled[:1], 1
-    return Resident(train.subset(split.labelled), train.subset(unlabelled), recipe.batch, mu).to(
-        device
-    )
+    parts = train.subset(split.labelled), train.subset(unlabelled), recipe.batch, mu
+    if not recipe.frozen:
+        return Resident(*parts).to(device)
+    return Kept(
+        *parts,
+        labelled_view=recipe.labelled_view,
+        views=method.views,
+        kept=recipe.kept_views,
+        width=method.net.classifier.in_features,
+    ).to(device)
 
 
 def build_method(
@@ -90,6 +106,11 @@ def build_method(
         std=tuple(std.tolist()),
     )
     method = methods.build(recipe.method, encoder, task)
+    if recipe.frozen and method.turns_pictures:
+        raise UserError(
+            f"{recipe.method.method} learns which way up pictures are, and a frozen encoder has "
+            "seen them before: use another --method, or --set frozen=no"
+        )
     if method.views:
         check_pictures(recipe)
         check_batch(recipe, len(split.unlabelled))
@@ -167,6 +188,7 @@ def description(recipe: Recipe, classes: list[str], assembly: Assembly) -> dict[
         "image_size": recipe.image_size,
         "resize": side_for(recipe.image_size) if streamed else recipe.image_size,
         "embedding_dim": projector.width if projector else 0,
+        "frozen": recipe.frozen,
         "classes": classes,
         "mean": assembly.mean.tolist(),
         "std": assembly.std.tolist(),

@@ -39,6 +39,7 @@ class RunFolder:
         self.weights = path / "model.safetensors"
         self.model = path / "model.json"
         self.summary = path / "summary.json"
+        self.features = path / "features"  # of a frozen encoder, until the run is finished
 
     def exists(self) -> bool:
         return self.config.exists()

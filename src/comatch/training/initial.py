@@ -8,7 +8,7 @@ from torch import Tensor
 from comatch.config import Recipe
 from comatch.errors import UserError
 from comatch.methods import Method
-from comatch.nets import pretrained
+from comatch.nets import is_wide, pretrained
 from comatch.nets.pretrained import Loaded
 from comatch.training.folder import RunFolder
 
@@ -28,6 +28,22 @@ def begin_from(method: Method, recipe: Recipe, classes: list[str]) -> Loaded | N
     loaded = pretrained.fill(method.net, weights.tensors, weights.source, classifier=same)
     method.ema.net.load_state_dict(method.net.state_dict())
     return loaded
+
+
+def colours(init: str, net: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Channel means and deviations that the weights are used to, if that is known.
+
+    A file does not tell: those that timm has for such a net are taken.
+    """
+    run = RunFolder(Path(init))
+    if run.model.exists():
+        described = run.description()
+        return tuple(described["mean"]), tuple(described["std"])
+    if is_wide(net):  # which timm does not have
+        return None
+    name = pretrained.name_of(init, net) if pretrained.is_timm(init) else net
+    seen = pretrained.seen_by_timm(name)
+    return None if seen is None else (tuple(seen.mean), tuple(seen.std))
 
 
 def check_there(init: str | None) -> None:

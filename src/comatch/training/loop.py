@@ -14,6 +14,7 @@ from comatch.data import splits
 from comatch.data.splits import Split
 from comatch.errors import UserError
 from comatch.training import checkpoint, ranks
+from comatch.training.ahead import forget, look_ahead
 from comatch.training.assemble import Assembly, assemble, description
 from comatch.training.folder import RunFolder
 from comatch.training.journal import Journal, averages
@@ -68,6 +69,8 @@ def fit(
     ):
         for line in run.loaded.lines() if run.loaded else ():
             bar.say(line)
+        if not look_ahead(folder, recipe, run, bar, stop):
+            raise Interrupted(start, folder.path)
         for step in range(start, recipe.steps):
             run.step(step)
             if step == start:
@@ -110,6 +113,7 @@ def fit(
         **run.data.counts(),
     }
     checkpoint.write_json(folder.summary, summary)
+    forget(folder)
     return summary
 
 

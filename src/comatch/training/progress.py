@@ -13,6 +13,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -29,6 +30,7 @@ LINES = 10  # plain lines a run, where there is no terminal to draw on
 class Bar(Protocol):
     """What a run tells while it trains, to whoever shows it."""
 
+    def look(self, done: int, total: int) -> None: ...
     def advance(self, done: int) -> None: ...
     def show(self, done: int, values: dict[str, float]) -> None: ...
     def say(self, line: str) -> None: ...
@@ -57,10 +59,19 @@ class TrainingBar:
             TimeRemainingColumn(),
         )
         self.task = self.bar.add_task(title, total=steps, completed=done)
+        self.looking: TaskID | None = None
         self.figures = Text("starting", style="dim")
         self.live: Live | None = None
         if show and self.console.is_terminal:
             self.live = Live(Group(self.bar, self.figures), console=self.console)
+
+    def look(self, done: int, total: int) -> None:
+        """At so many views of pictures, of all that are looked at before the first step."""
+        if self.looking is None:
+            self.looking = self.bar.add_task("looking at pictures", total=total)
+            if self.live is None:
+                self.say(f"looking at {total:,} views of pictures before the first step")
+        self.bar.update(self.looking, completed=done, visible=done < total)
 
     def advance(self, done: int) -> None:
         self.bar.update(self.task, completed=done)

@@ -16,6 +16,7 @@ from torch import Tensor
 from comatch import distributed
 from comatch.augment import policies
 from comatch.config import Recipe
+from comatch.data.kept import Kept
 from comatch.data.streaming import Feed
 from comatch.methods import Method
 from comatch.training import optim, schedules
@@ -77,7 +78,8 @@ class TrainStep:
         self.policies = [policies.build(name, views) for name in method.views]
         self.schedule = schedules.build(recipe.schedule, recipe.warmup)
 
-        self.augment: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] = self._augment
+        augment = as_drawn if isinstance(data, Kept) else self._augment
+        self.augment: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] = augment
         learner: Any = method
         self._go: Callable[[], None] = self._take
         self.engine = choose_engine(recipe.engine, mean.device)
@@ -85,7 +87,7 @@ class TrainStep:
             # What runs in float32 is meant to: the heads, on which the losses stand.
             for advice in ("TensorFloat32 tensor cores", r"\s*Online softmax"):
                 warnings.filterwarnings("ignore", message=advice)
-            self.augment = torch.compile(self._augment)
+            self.augment = torch.compile(augment)
             learner = torch.compile(method)
         self.forward = distributed.wrap(learner)
         if self.engine == "captured":
@@ -135,6 +137,11 @@ class TrainStep:
         labelled = ready(self.labelled(x))
         views = tuple(ready(policy(u)) for policy in self.policies)
         return Batch(labelled, y, views, rows)
+
+
+def as_drawn(x: Tensor, y: Tensor, u: Tensor, rows: Tensor) -> Batch:
+    """Features are drawn view by view, and stay as they are."""
+    return Batch(x, y, u.unbind(1), rows)
 
 
 def views_for(recipe: Recipe) -> policies.Views:

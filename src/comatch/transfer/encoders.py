@@ -96,10 +96,8 @@ def read(name: str, like: dict[str, Any], device: str = "auto") -> Encoder:
 
 def of_timm(name: str, usual: str) -> dict[str, Any]:
     """How a network of timm's wants to see pictures; what timm does not know is told later."""
-    import timm
-
     full = pretrained.name_of(name, usual)
-    known = timm.models.get_pretrained_cfg(full)
+    known = pretrained.seen_by_timm(full)
     described = USUAL | {"net": full.split(".")[0]}
     if known is None:
         return described
