@@ -58,15 +58,16 @@ def folder_pretrained(method: str) -> Recipe:
         frozen=True,
         batch=32,
         mu=3,
-        steps=500,
+        steps=1500,
         lr=0.03,
         schedule="cosine",
-        log_every=10,
-        eval_every=500,
+        log_every=25,
+        eval_every=1500,  # for which, unlike for a step, pictures are looked at
         checkpoint_every=250,
     )
     if method == "comatch":
-        recipe = replace(recipe, selection="adaptive", selection_decay=0.99)
+        own = {"selection": "adaptive", "selection_decay": 0.99, "hard_labels": True}
+        recipe = replace(recipe, **own)
     return recipe
 
 

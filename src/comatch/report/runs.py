@@ -30,6 +30,7 @@ class Row:
     revision: str
     failed: dict[int, str] = field(default_factory=dict)  # seeds that gave nothing, and why
     top5: list[float] = field(default_factory=list)  # as top1, where there are many classes
+    recipe: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -58,6 +59,7 @@ class Row:
         """Text for each column of a table."""
         return {
             "data": self.data,
+            RECIPE: self.recipe,
             "method": self.method,
             "labels": f"{self.labels:,}",
             "steps": f"{self.steps:,}",
@@ -70,6 +72,7 @@ class Row:
         }
 
 
+RECIPE = "recipe"
 TOP5 = "top-5 %"
 MANY_CLASSES = 20  # from here on it says something that the right one is among five
 
@@ -96,10 +99,15 @@ def in_order(seeds: Sequence[int]) -> str:
 
 
 def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:
-    """A head and a line for each row: these columns or all, but top-5 only where some have it."""
+    """A head and a line for each row: these columns, or all that say something.
+
+    Top-5 does where some row has it, and the recipe where rows of the same data have several.
+    """
     names = list(columns or rows[0].cells())
     if not columns and not any(row.top5 for row in rows):
         names.remove(TOP5)
+    if not columns and len({(row.data, row.recipe) for row in rows}) == len({r.data for r in rows}):
+        names.remove(RECIPE)
     return [names, *([cells[name] for name in names] for cells in map(Row.cells, rows))]
 
 
@@ -226,6 +234,7 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
         ", ".join(sorted({session["device"] for session in sessions})),
         revisions(sessions),
         top5=top5_of(group),
+        recipe=group[0][1].written()["name"],
     )
 
 
@@ -269,6 +278,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
     records = [
         {
             "data": row.data,
+            "recipe": row.recipe,
             "method": row.method,
             "labels": row.labels,
             "steps": row.steps,
