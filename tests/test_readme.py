@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
 
 import comatch
 from helpers import make_pictures, write_cifar10
@@ -23,6 +24,8 @@ def workplace(tmp_path, monkeypatch):
     """A folder with the pictures and the data that the README speaks of."""
     make_pictures(tmp_path / "pictures", unlabelled=110)
     write_cifar10(tmp_path / "data", per_batch=100)
+    create = timm.create_model  # where weights would be downloaded, they are random
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **o: create(name, **o))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -149,13 +149,16 @@ class Ema(nn.Module):
     @torch.no_grad()
     def update(self, net: nn.Module, decay: float | Tensor) -> None:
         """m may be a number or, where it changes on the way, a tensor []."""
-        mine: list[Tensor] = list(self.net.parameters())
+        both = zip(self.net.parameters(), net.parameters(), strict=True)
+        moving = [pair for pair in both if pair[1].requires_grad]  # the rest is alike in both
+        mine: list[Tensor] = [pair[0] for pair in moving]
+        theirs: list[Tensor] = [pair[1] for pair in moving]
         if isinstance(decay, Tensor):
-            ways = torch._foreach_sub(list(net.parameters()), mine)
+            ways = torch._foreach_sub(theirs, mine)
             torch._foreach_mul_(ways, 1 - decay)
             torch._foreach_add_(mine, ways)
         else:
-            torch._foreach_lerp_(mine, list(net.parameters()), 1 - decay)
+            torch._foreach_lerp_(mine, theirs, 1 - decay)
         for kind in {buffer.dtype for buffer in net.buffers()}:  # one kernel for each
             pairs = zip(self.net.buffers(), net.buffers(), strict=True)
             kept, new = zip(*(pair for pair in pairs if pair[1].dtype == kind), strict=True)

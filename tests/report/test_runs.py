@@ -72,6 +72,20 @@ def test_runs_of_several_versions_share_a_row(tmp_path):
     assert [row.seeds for row in rows] == [[0, 1, 2], [3], [4]]
 
 
+def test_the_recipe_is_named_where_the_same_data_has_several(tmp_path):
+    paths = [folder(tmp_path / name, 0, 0.5, lr) for name, lr in (("a", 0.1), ("b", 0.2))]
+    head, *_ = runs.table(runs.rows(paths[:1]))
+    assert "recipe" not in head
+    for path in paths:
+        config = path / "config.json"
+        recipe = json.loads(config.read_text())["recipe"]
+        config.write_text(json.dumps({"recipe": recipe | {"name": f"recipe {path.name}"}}))
+    rows = runs.rows(paths)
+    head, *lines = runs.table(rows)
+    assert [line[head.index("recipe")] for line in lines] == ["recipe a", "recipe b"]
+    assert runs.comma_separated(rows).splitlines()[1].startswith("digits,recipe a,comatch,40")
+
+
 def test_the_same_seed_twice_is_an_error(tmp_path):
     with pytest.raises(UserError, match="seed 0 occurs twice"):
         runs.rows([folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 0, 0.6)])

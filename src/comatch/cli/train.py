@@ -59,6 +59,7 @@ def train(
 
     [bold]comatch train[/]                            digits, forty labels, no GPU
     [bold]comatch train PICTURES[/]                   labels.csv or class folders
+    [bold]comatch train PICTURES --recipe folder-pretrained[/]   better; downloads 19 MB
     [bold]comatch train IMAGENET --labels 1%[/]       train/CLASS, val/CLASS
     [bold]comatch train cifar10 --steps 3000[/]
     [bold]comatch train --out runs/mine --resume[/]   go on where it stopped

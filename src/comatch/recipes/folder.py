@@ -42,7 +42,8 @@ def folder_pretrained(method: str) -> Recipe:
     """Your own pictures on a laptop, through a network that knows ImageNet and stays as it is.
 
     Command   comatch train PATH --recipe folder-pretrained
-    Cost      timm downloads 19 MB once; then about two minutes for 2,500 pictures on two CPU cores
+    Cost      timm downloads 19 MB once; then two minutes for 2,500 pictures on one CPU core
+    Result    results/README.md, beside that of the recipe folder
 
     What it learns are CoMatch's two heads, on features of four views of each kind.
     """

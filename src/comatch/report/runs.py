@@ -234,7 +234,7 @@ def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
         ", ".join(sorted({session["device"] for session in sessions})),
         revisions(sessions),
         top5=top5_of(group),
-        recipe=group[0][1].written()["name"],
+        recipe=group[0][1].written().get("name", ""),
     )
 
 
