@@ -171,6 +171,16 @@ def test_labelled_pictures_in_a_view_of_their_own():
     assert (data.draw().x[:, 1] == 2).all()
 
 
+def test_what_features_are_scaled_by():
+    """The labelled view, of unlabelled pictures too if it is one of theirs."""
+    seen = kept().as_labelled()
+    assert (seen[:, 1] == 1).all()
+    assert set(seen[:, 0].tolist()) == set(range(36))
+    seen = kept(kinds=("weak",), labelled_view="strong").as_labelled()
+    assert (seen[:, 1] == 2).all()
+    assert set(seen[:, 0].tolist()) == set(range(6))
+
+
 def test_a_method_without_views():
     data = kept(kinds=(), u=1)
     data.before_step(0)

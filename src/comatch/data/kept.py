@@ -63,6 +63,13 @@ class Kept(Resident):
         if kind in self.kinds:
             self.features_u[self.kinds.index(kind), :, number] = u
 
+    def as_labelled(self) -> Tensor:  # [n, width]
+        """Pictures as labelled ones are seen: some of the views that are kept."""
+        seen = [self.features_x.flatten(0, 1)]
+        if self.labelled_view in self.kinds:
+            seen.append(self.features_u[self.kinds.index(self.labelled_view), :, 0])
+        return torch.cat(seen)
+
     def draw(self) -> Draw:
         x, u = self.shuffle_x.draw(), self.shuffle_u.draw()
         views = [self._one_of(self.features_u[self.kinds.index(kind)], u) for kind in self.views]

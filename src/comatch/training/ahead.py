@@ -55,10 +55,9 @@ def look_ahead(
         if there is None:
             write(path, features)
         data.keep(kind, number, features.to(run.mean.device))
-    seen = data.features_u[0, :, 0] if data.kinds else data.features_x.flatten(0, 1)
     nets: list[Any] = [run.method.net, run.method.ema.net]
     for net in nets:
-        net.scaling.measure(seen.float())
+        net.scaling.measure(data.as_labelled().float())
     return True
 
 
