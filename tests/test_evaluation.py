@@ -3,10 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from comatch.evaluation import probabilities, temperature
 from comatch.evaluation.accuracy import calibration_error, interval, judge, score
 from comatch.nets import Network, build_encoder
+from comatch.report import tables
 
 
 def test_scores_by_hand():
@@ -25,6 +27,16 @@ def test_the_most_frequent_mistake_of_each_class():
     scores = score(judge(p, torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])), 3)
     assert scores.per_class == [0.25, 0.5, 0.0]
     assert scores.taken_for == [(2, 0.5), (0, 0.5), (1, 1.0)]
+
+
+def test_names_in_square_brackets_are_names_in_the_table_too():
+    p = torch.eye(2)[[0, 1, 0]]
+    table = tables.scores(score(judge(p, torch.tensor([0, 1, 1])), 2), ["[red]", "[b]cat"])
+    console = Console(width=120, color_system=None)
+    with console.capture() as drawn:
+        console.print(table)
+    assert "[b]cat" in drawn.get()
+    assert "[red] 50.0%" in drawn.get()
 
 
 def test_top5():

@@ -178,7 +178,8 @@ def scores(scores: Scores, classes: list[str]) -> Table:
     rows = zip(classes, scores.per_class, scores.taken_for, strict=True)
     for name, share, mistake in sorted(rows, key=lambda row: row[1] or 0.0):
         found = "no test picture" if share is None else f"{share:.1%}"
-        table.add_row(name, found, f"{classes[mistake[0]]} {mistake[1]:.1%}" if mistake else "")
+        taken = f"{classes[mistake[0]]} {mistake[1]:.1%}" if mistake else ""
+        table.add_row(Text(name), found, Text(taken))
     table.add_section()
     low, high = interval(scores.top1, scores.pictures)
     sure = f"{low:.1%} to {high:.1%}, 19 times out of 20"
