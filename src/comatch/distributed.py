@@ -88,16 +88,22 @@ def patience() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Parts in peace. A rank that fails does not wait for the others, and just ends."""
+    """Parts in peace. A rank that fails does not wait for the others, and only settles."""
     global _rank, _world, _launcher, _store
     if _world > 1:
-        # A thread of the group that lets go of a tensor after Python's end aborts the process. With
-        # no module wrapped any more, the group ends here, and its threads with it; a compiled
-        # one keeps it, so its threads get a moment for what is left.
+        # With no module wrapped any more, the group ends here, and its threads with it; a compiled
+        # one keeps it.
         gc.collect()
         dist.destroy_process_group()
-        time.sleep(PAUSE)
+        settle()
     _rank, _world, _launcher, _store = 0, 1, None, None
+
+
+def settle() -> None:
+    """Before a rank ends: a thread of the group that lets go of a tensor after Python's end aborts
+    the process, so all get a moment for what is left."""
+    if _world > 1:
+        time.sleep(PAUSE)
 
 
 def device() -> torch.device:

@@ -52,7 +52,7 @@ def tell_remarks(remarks: list[str]) -> None:
 def fail(message: str) -> NoReturn:
     if speaks():
         complain(message)
-    sys.exit(2)
+    end(2)
 
 
 def fail_of_many(error: Exception) -> None:
@@ -63,7 +63,15 @@ def fail_of_many(error: Exception) -> None:
         why = str(error).splitlines()[0][:200]
         fail(f"another process is gone or does not answer: `--max-restarts` goes on ({why})")
     if not speaks():
-        sys.exit(1)
+        end(1)
+
+
+def end(code: int) -> NoReturn:
+    if launch.several():
+        from comatch import distributed
+
+        distributed.settle()
+    sys.exit(code)
 
 
 def speaks() -> bool:
