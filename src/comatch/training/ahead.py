@@ -55,9 +55,10 @@ def look_ahead(
         if there is None:
             write(path, features)
         data.keep(kind, number, features.to(run.mean.device))
+    seen = data.as_labelled().float()
     nets: list[Any] = [run.method.net, run.method.ema.net]
     for net in nets:
-        net.scaling.measure(data.as_labelled().float())
+        net.scaling.measure(seen)
     return True
 
 
