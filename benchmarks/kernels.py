@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py benchmarks/kernels-h200.json
 
-For the two shapes that `comatch.kernels.conv` is made for, with the 1,408 pictures of a CoMatch
+For the two shapes that `comatch.kernels.conv` is made for, with the 1,408 images of a CoMatch
 step on CIFAR-10: microseconds of a call, the median of several replays of a CUDA graph of ten.
 """
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from comatch.files import write_json
 from comatch.kernels import conv, norm
-from comatch.training.checkpoint import write_json
-from comatch.training.folder import environment
+from comatch.training.run_folder import environment
 
-PICTURES, SIZE, SLOPE, CALLS = 1408, 32, 0.1, 10
+IMAGES, SIZE, SLOPE, CALLS = 1408, 32, 0.1, 10
 GPU = torch.device("cuda")
 
 
@@ -43,13 +43,13 @@ def microseconds(work: Callable[[], object]) -> float:
     return round(statistics.median(times), 1)
 
 
-def pictures(channels: int) -> Tensor:
-    x = torch.randn(PICTURES, channels, SIZE, SIZE, device=GPU, dtype=torch.bfloat16)
+def images(channels: int) -> Tensor:
+    x = torch.randn(IMAGES, channels, SIZE, SIZE, device=GPU, dtype=torch.bfloat16)
     return x.contiguous(memory_format=torch.channels_last)
 
 
 def compare(into: int, out: int) -> dict[str, float | str]:
-    x, dy, beside = pictures(into), pictures(out), pictures(out)
+    x, dy, beside = images(into), images(out), images(out)
     weight = torch.randn(out, into, 3, 3, device=GPU).contiguous(memory_format=torch.channels_last)
     low, coef, k = (
         weight.bfloat16(),

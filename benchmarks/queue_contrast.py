@@ -2,7 +2,7 @@
 
     python benchmarks/queue_contrast.py FILE.json
 
-For the ImageNet form's 640 unlabelled pictures, 1,000 classes and embeddings of 128: milliseconds
+For the ImageNet form's 640 unlabelled images, 1,000 classes and embeddings of 128: milliseconds
 of loss and gradient, and the memory that they take beside their inputs, eagerly in float32.
 """
 
@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comatch import losses
-from comatch.training.checkpoint import write_json
-from comatch.training.folder import environment
+from comatch.files import write_json
+from comatch.training.run_folder import environment
 
-PICTURES, CLASSES, WIDTH, THRESHOLD, T = 640, 1000, 128, 0.3, 0.1
+IMAGES, CLASSES, WIDTH, THRESHOLD, T = 640, 1000, 128, 0.3, 0.1
 GPU = torch.device("cuda")
 
 
@@ -56,10 +56,10 @@ def measure(loss: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> dict[str
 def main() -> None:
     rows = []
     for size in (30_000, 65_536, 262_144):
-        z = F.normalize(torch.randn(PICTURES, WIDTH, device=GPU), dim=1).requires_grad_()
-        keys = F.normalize(torch.randn(PICTURES + size, WIDTH, device=GPU), dim=1)
-        labels = F.softmax(8 * torch.randn(PICTURES + size, CLASSES, device=GPU), dim=1)
-        inputs = (z, labels[:PICTURES], keys, labels)
+        z = F.normalize(torch.randn(IMAGES, WIDTH, device=GPU), dim=1).requires_grad_()
+        keys = F.normalize(torch.randn(IMAGES + size, WIDTH, device=GPU), dim=1)
+        labels = F.softmax(8 * torch.randn(IMAGES + size, CLASSES, device=GPU), dim=1)
+        inputs = (z, labels[:IMAGES], keys, labels)
         one, other = (torch.autograd.grad(loss(*inputs), z)[0] for loss in (chunked, whole))
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
         row = {"queue": size, "chunked": measure(chunked, inputs), "whole": measure(whole, inputs)}

@@ -1,4 +1,4 @@
-"""A command line in the same process, and pictures made on the spot."""
+"""A command line in the same process, and images made on the spot."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from helpers import TINY, make_pictures
+from helpers import TINY, make_images
 
 # Without a GPU, Triton interprets its kernels on the CPU: to be said before Triton is imported.
 if not torch.cuda.is_available():
@@ -71,5 +71,5 @@ def cli(monkeypatch, capsys, tmp_path):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    return make_pictures(tmp_path / "pictures")
+def images(tmp_path):
+    return make_images(tmp_path / "images")

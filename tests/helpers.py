@@ -1,4 +1,4 @@
-"""What several tests need: the smallest run, a process to kill, pictures, batches, an error."""
+"""What several tests need: the smallest run, a process to kill, images, batches, an error."""
 
 import os
 import subprocess
@@ -42,11 +42,11 @@ def start(*words, cwd, **options):
     )
 
 
-def make_pictures(root: Path, per_class: int = 12, unlabelled: int = 30, test: int = 4) -> Path:
+def make_images(root: Path, per_class: int = 12, unlabelled: int = 30, test: int = 4) -> Path:
     """A folder as a person might have it: two classes, stripes that stand and stripes that lie."""
     random = np.random.default_rng(0)
 
-    def picture(kind: str) -> Image.Image:
+    def striped(kind: str) -> Image.Image:
         phase, period = random.integers(0, 6), random.integers(3, 6)
         stripes = ((np.arange(24) + phase) // period % 2 * 200).astype(np.uint8)
         grid = np.tile(stripes, (24, 1)) if kind == "standing" else np.tile(stripes, (24, 1)).T
@@ -57,15 +57,15 @@ def make_pictures(root: Path, per_class: int = 12, unlabelled: int = 30, test: i
         for folder, count in ((kind, per_class), (f"test/{kind}", test)):
             (root / folder).mkdir(parents=True, exist_ok=True)
             for i in range(count):
-                picture(kind).save(root / folder / f"{i}.png")
+                striped(kind).save(root / folder / f"{i}.png")
     (root / "unlabeled").mkdir(exist_ok=True)
     for i in range(unlabelled):
-        picture(("standing", "lying")[i % 2]).save(root / "unlabeled" / f"{i}.jpg")
+        striped(("standing", "lying")[i % 2]).save(root / "unlabeled" / f"{i}.jpg")
     return root
 
 
 def write_cifar10(root: Path, per_batch: int) -> None:
-    """CIFAR-10 in its binary version, with pictures of noise."""
+    """CIFAR-10 in its binary version, with images of noise."""
     random = np.random.default_rng(0)
     folder = root / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
@@ -109,7 +109,9 @@ def photograph(width, height, seed=0):
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def picture(path: Path, colour: object = (90, 120, 150), size: tuple[int, int] = (12, 9)) -> Path:
+def write_image(
+    path: Path, colour: object = (90, 120, 150), size: tuple[int, int] = (12, 9)
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)  # type: ignore[arg-type]
     return path

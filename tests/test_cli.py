@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 import comatch
-from helpers import TINY_WORDS, make_pictures, start
+from comatch import files
+from helpers import TINY_WORDS, make_images, start
 
 FAST = ["--steps", 2, "--device", "cpu", *TINY_WORDS]
 FOLDER = ["--set", "mu=1"]  # the folder in these tests is small
@@ -31,11 +32,11 @@ def fails(result, *fragments):
 
 
 @pytest.fixture
-def run(cli, pictures):
-    """A trained run on the folder `pictures`."""
-    code, _, err = cli("train", pictures, *FAST, *FOLDER, "--out", "run")
+def run(cli, images):
+    """A trained run on the folder `images`."""
+    code, _, err = cli("train", images, *FAST, *FOLDER, "--out", "run")
     assert code == 0, err
-    return pictures.parent / "run"
+    return images.parent / "run"
 
 
 def test_train_leaves_a_whole_run_folder(run):
@@ -62,12 +63,12 @@ def test_train_leaves_a_whole_run_folder(run):
         assert json.loads(line)["step"] <= 2
 
 
-def test_nothing_is_written_into_the_users_folder(cli, pictures):
+def test_nothing_is_written_into_the_users_folder(cli, images):
     def listing():
-        return sorted((p.as_posix(), p.stat().st_mtime_ns) for p in pictures.rglob("*"))
+        return sorted((p.as_posix(), p.stat().st_mtime_ns) for p in images.rglob("*"))
 
     before = listing()
-    code, _, err = cli("train", pictures, *FAST, *FOLDER, "--out", "run")
+    code, _, err = cli("train", images, *FAST, *FOLDER, "--out", "run")
     assert code == 0, err
     assert listing() == before
 
@@ -91,11 +92,11 @@ def test_a_run_without_a_network_cannot_be_evaluated_yet(cli, run):
     fails(cli("evaluate", run, "--folds", 2), "has not finished", "--resume")
 
 
-def test_predict_loads_matplotlib_only_if_it_draws(run, pictures):
+def test_predict_loads_matplotlib_only_if_it_draws(run, images):
     """It takes its time."""
     program = "import sys; from comatch.cli import main\n"
     program += "try: main()\nfinally: sys.exit('matplotlib' in sys.modules)"
-    words = ["predict", run, pictures / "test", "--out", run / "p.csv", "--device", "cpu"]
+    words = ["predict", run, images / "test", "--out", run / "p.csv", "--device", "cpu"]
     done = [
         subprocess.run([sys.executable, "-c", program, *map(str, more)]).returncode
         for more in (words, [*words, "--sheet", run / "sheet.png"])
@@ -103,11 +104,11 @@ def test_predict_loads_matplotlib_only_if_it_draws(run, pictures):
     assert done == [0, 1]
 
 
-def test_predict_writes_a_table(cli, run, pictures):
-    (pictures / "unlabeled" / "broken.png").write_bytes(b"not a picture")
-    code, out, err = cli("predict", run, pictures / "unlabeled", pictures / "test/lying/0.png")
+def test_predict_writes_a_table(cli, run, images):
+    (images / "unlabeled" / "broken.png").write_bytes(b"not an image")
+    code, out, err = cli("predict", run, images / "unlabeled", images / "test/lying/0.png")
     assert code == 0, err
-    assert "31 pictures classified, 1 skipped: predictions.csv" in out
+    assert "31 images classified, 1 skipped: predictions.csv" in out
     assert "broken.png" in err
     with open("predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -120,26 +121,26 @@ def test_predict_writes_a_table(cli, run, pictures):
         assert float(row["probability"]) == max(shares.values())
 
 
-def test_a_name_in_brackets_is_told_as_it_is(cli, run, pictures):
-    code, out, _ = cli("predict", run, pictures / "unlabeled", "--out", "a[b].csv")
+def test_a_name_in_brackets_is_told_as_it_is(cli, run, images):
+    code, out, _ = cli("predict", run, images / "unlabeled", "--out", "a[b].csv")
     assert code == 0
     assert "classified: a[b].csv" in out
 
 
-def test_predict_draws_a_sheet(cli, run, pictures):
-    (pictures / "unlabeled" / "broken.png").write_bytes(b"not a picture")
-    code, out, err = cli("predict", run, pictures / "unlabeled", "--sheet", "new/look.png")
+def test_predict_draws_a_sheet(cli, run, images):
+    (images / "unlabeled" / "broken.png").write_bytes(b"not an image")
+    code, out, err = cli("predict", run, images / "unlabeled", "--sheet", "new/look.png")
     assert code == 0, err
     assert "some of each class: new/look.png" in out
     with Image.open("new/look.png") as image:
         assert image.format == "PNG"
         assert len(image.convert("RGB").getcolors(10**6)) > 100  # there is something to see
-    words = ["predict", run, pictures / "test", "--sheet", "run/config.json/look.png"]
+    words = ["predict", run, images / "test", "--sheet", "run/config.json/look.png"]
     fails(cli(*words), "cannot write run/config.json/look.png")
 
 
-def test_python_and_command_line_agree(cli, run, pictures):
-    path = pictures / "test/lying/0.png"
+def test_python_and_command_line_agree(cli, run, images):
+    path = images / "test/lying/0.png"
     cli("predict", run, path, "--out", "one.csv")
     with open("one.csv", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -153,7 +154,7 @@ def test_python_and_command_line_agree(cli, run, pictures):
         )
 
 
-def test_pictures_that_python_cannot_read(run, tmp_path):
+def test_images_that_python_cannot_read(run, tmp_path):
     classifier = comatch.load(run)
     (tmp_path / "bad.png").write_bytes(b"nothing")
     for bad in ("missing.png", tmp_path / "bad.png", [], torch.zeros(1, 3, 9, 9)):
@@ -162,17 +163,17 @@ def test_pictures_that_python_cannot_read(run, tmp_path):
 
 
 def test_labels_file_and_labels_csv_mean_the_same(cli, tmp_path):
-    pictures = make_pictures(tmp_path / "p")
+    images = make_images(tmp_path / "p")
     rows = [f"{kind}/{i}.png,{kind}" for kind in ("standing", "lying") for i in range(3)]
     (tmp_path / "mine.csv").write_text("path,label\n" + "\n".join(rows))
     code, _, err = cli(
-        "train", pictures, "--labels-file", "mine.csv", *FAST, *FOLDER, "--out", "a"
+        "train", images, "--labels-file", "mine.csv", *FAST, *FOLDER, "--out", "a"
     )  # fmt: skip
     assert code == 0, err
     split = json.loads((tmp_path / "a/split.json").read_text())
     assert sorted(split["labelled"]) == sorted(row.split(",")[0] for row in rows)
-    (pictures / "labels.csv").write_bytes((tmp_path / "mine.csv").read_bytes())
-    assert cli("train", pictures, *FAST, *FOLDER, "--out", "b")[0] == 0
+    (images / "labels.csv").write_bytes((tmp_path / "mine.csv").read_bytes())
+    assert cli("train", images, *FAST, *FOLDER, "--out", "b")[0] == 0
     other = json.loads((tmp_path / "b/split.json").read_text())
     assert other["labelled"] == split["labelled"]
 
@@ -195,7 +196,7 @@ def test_a_share_of_the_labels(cli, tmp_path):
     run = tmp_path / "runs" / "digits-comatch-2.8pct-seed0"
     assert json.loads((run / "summary.json").read_text())["labels"] == 40
     split = json.loads((run / "split.json").read_text())
-    assert split["origin"].startswith("4 a class (0.028 of 1,438 labelled pictures in 10 classes)")
+    assert split["origin"].startswith("4 a class (0.028 of 1,438 labelled images in 10 classes)")
     assert cli("train", "--out", run, "--resume", "--labels", "0.028")[0] == 0
 
 
@@ -213,8 +214,8 @@ def test_baseline_is_trained_on_the_same_split(cli, tmp_path):
 
 def test_labels_alone(cli, tmp_path):
     """A folder in which everything is labelled: nothing for CoMatch, all that a baseline needs."""
-    pictures = make_pictures(tmp_path / "p", unlabelled=0)
-    words = ["train", pictures, "--steps", 2, "--set", "image_size=8", "--out", "run"]
+    images = make_images(tmp_path / "p", unlabelled=0)
+    words = ["train", images, "--steps", 2, "--set", "image_size=8", "--out", "run"]
     fails(cli(*words), "there are none", "--method supervised")
     code, _, err = cli(*words, "--method", "supervised")
     assert code == 0, err
@@ -227,12 +228,12 @@ def test_a_mistake_is_told_before_the_baseline_is_trained(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_corrupt_picture_is_skipped_and_named(cli, pictures):
-    (pictures / "lying" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n truncated")
-    code, _, err = cli("train", pictures, *FAST, *FOLDER, "--out", "run")
+def test_a_corrupt_image_is_skipped_and_named(cli, images):
+    (images / "lying" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\n truncated")
+    code, _, err = cli("train", images, *FAST, *FOLDER, "--out", "run")
     assert code == 0, err
-    assert "1 pictures were left out (lying/3.png" in err
-    split = json.loads((pictures.parent / "run/split.json").read_text())
+    assert "1 images were left out (lying/3.png" in err
+    split = json.loads((images.parent / "run/split.json").read_text())
     assert split["skipped"][0].startswith("lying/3.png")
 
 
@@ -278,15 +279,15 @@ def test_help_is_quick_and_teaches():
         (["digits", "--set", "net=resnet81"], ["unknown net", "resnet"]),
         (["digits", "--labels", "41"], ["41 labels", "use --labels 40 or 50"]),
         (["digits", "--labels", "5"], ["use --labels 10"]),
-        (["digits", "--labels", "5000"], ["labelled pictures, not 500"]),
+        (["digits", "--labels", "5000"], ["labelled images, not 500"]),
         (["digits", "--labels", "0"], ["labels=0"]),
         (["digits", "--labels", "100%"], ["labels=1.0", "a share as in 1%"]),
         (["digits", "--labels", "few"], ["--labels few", "a share as in 1%"]),
-        (["digits", "--labels", "99%"], ["labelled pictures, not 142"]),
+        (["digits", "--labels", "99%"], ["labelled images, not 142"]),
         (["digits", "--set", "stream=yes"], ["digits is read whole"]),
         (["digits", "--steps", "0"], ["steps=0"]),
         (["digits", "--device", "tpu"], ["unknown device"]),
-        (["digits", "--set", "batch=1000"], ["fewer than", "add pictures, or --set mu=1"]),
+        (["digits", "--set", "batch=1000"], ["fewer than", "add images, or --set mu=1"]),
         (["digits", "--set", "mu=40", "--set", "batch=40"], ["fewer than", "--set mu=34"]),
         (["--recipe", "folder"], ["needs data"]),
         (["cifar10", "--data-dir", "empty"], ["cifar-10-python.tar.gz"]),
@@ -294,7 +295,7 @@ def test_help_is_quick_and_teaches():
     ],
 )
 def test_mistakes_on_the_command_line(cli, tmp_path, monkeypatch, words, fragments):
-    monkeypatch.setattr("comatch.data.download.urlopen", no_network)
+    monkeypatch.setattr("comatch.data.downloads.urlopen", no_network)
     fails(cli("train", *words), *fragments)
     assert not (tmp_path / "runs").exists(), "nothing may be written before everything is checked"
 
@@ -319,7 +320,7 @@ def one_class(path):
     (path / "lying").rmdir()
 
 
-def class_without_pictures(path):
+def class_without_images(path):
     (path / "sitting").mkdir()
 
 
@@ -337,29 +338,29 @@ def same_file_two_labels(path):
 
 def all_corrupt(path):
     for file in path.rglob("*.*"):
-        file.write_bytes(f"not a picture: {file}".encode())
+        file.write_bytes(f"not an image: {file}".encode())
 
 
 @pytest.mark.parametrize(
     ("spoil", "fragments"),
     [
-        (empty_folder, ["has no pictures"]),
+        (empty_folder, ["has no images"]),
         (one_class, ["two classes or more"]),
-        (class_without_pictures, ["class 'sitting' has no picture"]),
+        (class_without_images, ["class 'sitting' has no image"]),
         (stranger, ["standing/9999.png"]),
         (two_labels, ["two labels", "'a' and 'b'"]),
-        (same_file_two_labels, ["the same picture"]),
+        (same_file_two_labels, ["the same image"]),
         (all_corrupt, ["can be read"]),
     ],
 )
-def test_mistakes_in_a_folder(cli, pictures, spoil, fragments):
-    spoil(pictures)
-    fails(cli("train", pictures, *FAST, *FOLDER, "--out", "run"), *fragments)
-    assert not (pictures.parent / "run").exists()
+def test_mistakes_in_a_folder(cli, images, spoil, fragments):
+    spoil(images)
+    fails(cli("train", images, *FAST, *FOLDER, "--out", "run"), *fragments)
+    assert not (images.parent / "run").exists()
 
 
-def test_fewer_pictures_than_a_batch(cli, pictures):
-    fails(cli("train", pictures), "30 unlabelled pictures are fewer than", "--set batch=10")
+def test_fewer_images_than_a_batch(cli, images):
+    fails(cli("train", images), "30 unlabelled images are fewer than", "--set batch=10")
 
 
 def test_unwritable_output(cli, tmp_path):
@@ -410,11 +411,11 @@ def test_none_is_a_setting_too(cli):
     )
 
 
-def test_changed_data_cannot_be_resumed(cli, pictures, tmp_path):
-    words = ["train", pictures, *FAST, *FOLDER, "--out", "run"]
+def test_changed_data_cannot_be_resumed(cli, images, tmp_path):
+    words = ["train", images, *FAST, *FOLDER, "--out", "run"]
     assert cli(*words)[0] == 0
     (tmp_path / "run/summary.json").unlink()  # as if it had been stopped at the end
-    (pictures / "unlabeled" / "0.jpg").unlink()
+    (images / "unlabeled" / "0.jpg").unlink()
     fails(cli(*words, "--resume"), "the data changed since this run began", "start a new run")
 
 
@@ -449,7 +450,7 @@ def test_a_failing_write_keeps_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(
         comatch.errors.UserError, match="No space left on device; the one written before it is kept"
     ):
-        checkpoint.write(tmp_path / "last.pt", full)
+        files.write_file(tmp_path / "last.pt", full)
     assert checkpoint.load(tmp_path / "last.pt") == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
@@ -466,12 +467,12 @@ def test_runs_that_are_none(cli, tmp_path, words):
 def test_predicting_nothing(cli, run, tmp_path):
     fails(cli("predict", run, "missing.png"), "missing.png does not exist")
     (tmp_path / "none").mkdir()
-    fails(cli("predict", run, "none"), "no pictures")
+    fails(cli("predict", run, "none"), "no images")
     (tmp_path / "bad.png").write_bytes(b"")
     code, _, err = cli("predict", run, "bad.png")
     assert code == 2
-    assert "none of the pictures could be read" in err
-    fails(cli("predict", run, tmp_path / "pictures", "--out", "no/such/folder.csv"), "cannot write")
+    assert "none of the images could be read" in err
+    fails(cli("predict", run, tmp_path / "images", "--out", "no/such/folder.csv"), "cannot write")
 
 
 def test_loading_a_run_executes_nothing_from_it(run, tmp_path):

@@ -89,7 +89,7 @@ def test_bad_values_are_one_line(text):
     assert "\n" not in str(error.value)
 
 
-def test_a_fold_and_validation_pictures_are_one_too_many():
+def test_a_fold_and_validation_images_are_one_too_many():
     with pytest.raises(UserError, match="fold=1/4 holds labels out"):
         Recipe(fold="1/4", validation=10)
 

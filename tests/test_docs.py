@@ -13,10 +13,10 @@ import torch
 
 import comatch
 from comatch import methods, recipes
+from comatch.commands.report import runs, tuning
 from comatch.config import settings_of
 from comatch.nets import WideResNet
-from comatch.recipes import rivals
-from comatch.report import runs, tuning
+from comatch.recipes import published as rivals
 from comatch.types import Batch, Task
 
 PACKAGE = Path(comatch.__file__).parent
@@ -96,12 +96,12 @@ def test_figures_of_performance_are_those_that_were_measured():
 
 def test_figures_of_streaming_are_those_that_were_measured():
     benchmarks = DOCS.parent / "benchmarks"
-    record = json.loads((benchmarks / "pictures-h200.json").read_text())
+    record = json.loads((benchmarks / "images-h200.json").read_text())
     step = json.loads((benchmarks / "resnet50-stream-h200.json").read_text())["results"]
-    rate = record["pictures"]["images_per_s"]["read, decode, one view"]
+    rate = record["images"]["images_per_s"]["read, decode, one view"]
     told = " ".join((DOCS.parent / "README.md").read_text().split())
-    assert f"{rate:,.0f} pictures of 500 x 375 a second" in told
-    assert f"{record['pictures']['ratio']:.2f} times what a plain DataLoader does" in told
+    assert f"{rate:,.0f} images of 500 x 375 a second" in told
+    assert f"{record['images']['ratio']:.2f} times what a plain DataLoader does" in told
     assert f"a step of ResNet-50 waits {step['waited_ms']:.1f} ms for them" in told
 
 
@@ -119,7 +119,7 @@ def right(name, first, last, digits=0, **more):
 
 
 def validation(name, step, **more):
-    """Per cent of the validation pictures that were right then, as the docs write it."""
+    """Per cent of the validation images that were right then, as the docs write it."""
     (line,) = logged(name, step - 1, step, "eval", **more)
     return f"{100 * line['validation_top1']:.2f}"
 
@@ -190,7 +190,7 @@ def test_figures_of_the_best_long_runs_are_those_that_were_measured(told):
     folder = RESULTS / LONG
     chosen = [*sorted(folder.glob("fixed-*")), *sorted(folder.glob("adaptive-trapezoid-hard-*"))]
     _, recipe, best = (line[tuning.HEAD.index("validation %")] for line in tuning.table(chosen))
-    assert f"have {best} % of the validation pictures right" in told
+    assert f"have {best} % of the validation images right" in told
     assert f"where the recipe has {recipe}:" in told
     assert f"a learning rate that stays high: {hard} % (seeds 100 and 101)" in told
     with_hard, without = (f"adaptive-trapezoid{name}-seed101" for name in ("-hard", ""))
@@ -249,7 +249,7 @@ def test_figures_of_the_first_steps_are_those_that_were_measured(told):
 
     smaller = ["slow-soft-seed102", "slow-soft-seed103", "slow-soft-seed104", "slow-seed105"]
     figures = [early_validation(name, 4000) for name in smaller]
-    assert "have {}, {}, {} and {} % of the validation pictures at step".format(*figures) in told
+    assert "have {}, {}, {} and {} % of the validation images at step".format(*figures) in told
     figures = [early_validation(f"late-seed{seed}", 4000) for seed in (102, 103, 104, 105)]
     assert "where 0.05 has {}, {}, {} and {}.".format(*figures) in told
     then, end = (long_validation("slow-hard-seed105", step) for step in (20_000, 32_000))
@@ -307,7 +307,7 @@ def test_figures_of_a_learning_rate_that_rises_are_those_that_were_measured(told
     assert f"where `adaptive` has {usual}, and {early_right(mine, 5000, 5300)} % from 5,000" in told
     assert f"to 5,300, where it has {early_right(adaptive, 5000, 5300)}." in told
     half, whole = early_validation("warm-half-seed101", 8000), early_validation(mine, 4000)
-    assert f"{half} % of the validation pictures at step 8,000 of 64,000, where there" in told
+    assert f"{half} % of the validation images at step 8,000 of 64,000, where there" in told
     assert f"of 64,000, where there are {whole} % at step 4,000 of 32,000" in told
     strong, weak = (early_right(name, 2000, 3000) for name in ("warm-strong-seed101", mine))
     assert f"they harm: {strong} % from step 2,000 to 3,000, where weak views have {weak}" in told
@@ -337,7 +337,7 @@ def test_confidence_tells_what_is_mixed_up_where_the_docs_say_so(told):
 
 
 def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(told):
-    """Strong views of labelled pictures, contrast first, other thresholds, a teacher."""
+    """Strong views of labelled images, contrast first, other thresholds, a teacher."""
     strong, smaller = (early_right(f"{one}strong-seed105", *TO_4000) for one in ("", "slow-"))
     weak = early_right("slow-seed105", *TO_4000)
     assert (
@@ -350,7 +350,7 @@ def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(
         f"3,000, where learning them from the start has {long_right(plain, 2000, 3000)} %" in told
     )
     figures = early_validation(first, 6000), long_validation(plain, 6000)
-    assert "behind as well: {} and {} % of the validation pictures".format(*figures) in told
+    assert "behind as well: {} and {} % of the validation images".format(*figures) in told
     fixed = early_right("slow-fixed-seed105", *TO_4000)
     low, high = long_right(plain, *TO_4000), early_right("slow-hard-50k-seed105", *TO_4000)
     assert f"{fixed} % of the pseudo-labels are right from step 3,000 to 4,000, where" in told
@@ -369,7 +369,7 @@ def test_figures_of_what_failed_in_the_first_steps_are_those_that_were_measured(
 
 
 def test_figures_of_digits_are_those_that_were_measured(told):
-    """Labelled pictures in weak views and in strong ones, and thresholds by class, seed by seed."""
+    """Labelled images in weak views and in strong ones, and thresholds by class, seed by seed."""
     weak, strong, classwise = (
         [
             validation(f"{name}-seed{seed}", 250, folder="digits-10-tuning")

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 
+from comatch.commands.report import tables
 from comatch.evaluation import probabilities, temperature
 from comatch.evaluation.accuracy import calibration_error, interval, judge, score
 from comatch.nets import Network, build_encoder
-from comatch.report import tables
 
 
 def test_scores_by_hand():
@@ -18,7 +18,7 @@ def test_scores_by_hand():
     assert scores.top5 is None
     assert scores.per_class == [pytest.approx(2 / 3), 1.0, None]
     assert scores.taken_for == [(1, pytest.approx(1 / 3)), None, None]
-    assert scores.pictures == 4
+    assert scores.images == 4
 
 
 def test_the_most_frequent_mistake_of_each_class():

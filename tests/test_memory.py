@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from comatch.memory import Averages, Ema, RingBuffer, Usual
+from comatch.memory import Averages, Ema, RingBuffer, RunningMean
 
 
 @pytest.mark.parametrize(("size", "pushes"), [(10, [5, 5, 5]), (7, [3, 3, 3, 3]), (4, [6, 1, 9])])
@@ -78,7 +78,7 @@ def test_which_rows_stay_when_more_are_pushed():
 
 @pytest.mark.parametrize("decay", [0.0, 0.7, 0.999])
 def test_usual_is_an_exponential_mean_from_a_guess_on(decay):
-    usual, twin = Usual(torch.tensor([0.25, 1.0]), decay).double(), [0.25, 1.0]
+    usual, twin = RunningMean(torch.tensor([0.25, 1.0]), decay).double(), [0.25, 1.0]
     address = usual.row.data_ptr()
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -95,19 +95,19 @@ def test_usual_is_an_exponential_mean_from_a_guess_on(decay):
 
 def test_usual_keeps_no_hold_on_its_guess():
     guess = torch.tensor([0.5])
-    Usual(guess, 0.9).push(torch.tensor([[1.0]]))
+    RunningMean(guess, 0.9).push(torch.tensor([[1.0]]))
     assert guess.item() == 0.5
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 0.99])
-def test_averages_are_those_of_each_picture_s_own_visits(alpha):
+def test_averages_are_those_of_each_image_s_own_visits(alpha):
     averages, z, visits = Averages(5, 2, alpha).double(), [[0.0, 0.0] for _ in range(5)], [0] * 5
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
-        pictures = torch.randperm(4, generator=generator)[:2]  # the last is never seen
+        images = torch.randperm(4, generator=generator)[:2]  # the last is never seen
         rows = torch.rand(2, 2, generator=generator, dtype=torch.float64)
-        averages.push(pictures, rows)
-        for i, row in zip(pictures.tolist(), rows.tolist(), strict=True):
+        averages.push(images, rows)
+        for i, row in zip(images.tolist(), rows.tolist(), strict=True):
             z[i] = [alpha * a + (1 - alpha) * b for a, b in zip(z[i], row, strict=True)]
             visits[i] += 1
         mean, seen = averages.read(torch.arange(5))
@@ -126,7 +126,7 @@ def test_after_one_visit_the_average_is_what_was_seen():
     torch.testing.assert_close(averages.read(torch.tensor([2, 0]))[0], rows)
 
 
-def test_a_picture_that_is_there_twice_is_visited_once_with_its_last_row():
+def test_a_image_that_is_there_twice_is_visited_once_with_its_last_row():
     averages, twin = Averages(3, 1, 0.6), Averages(3, 1, 0.6)
     for start in (1.0, 7.0):
         values = torch.arange(start, start + 5)[:, None]

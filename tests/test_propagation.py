@@ -18,7 +18,7 @@ def features(n=40, width=6, seed=0):
 
 
 def dense_graph(v, k, gamma):
-    """The paper's equations, one pair of pictures at a time."""
+    """The paper's equations, one pair of images at a time."""
     n = len(v)
     similar = (v @ v.T).tolist()
     a = torch.zeros(n, n, dtype=torch.float64)
@@ -37,7 +37,7 @@ def dense_graph(v, k, gamma):
 
 @pytest.mark.parametrize(("k", "gamma"), [(5, 3.0), (1, 1.0), (39, 3.0), (50, 2.0)])
 def test_graph_against_the_dense_one(k, gamma):
-    """Also with more neighbours than there are pictures."""
+    """Also with more neighbours than there are images."""
     v = features()
     graph = neighbour_graph(v, k, gamma)
     assert graph.is_sparse
@@ -102,7 +102,7 @@ def test_a_class_that_nothing_is_known_of_and_a_system_that_is_solved_early():
         assert z[:, 0].abs().max() > 0
 
 
-def test_a_picture_that_resembles_none_stays_unlabelled():
+def test_a_image_that_resembles_none_stays_unlabelled():
     v = torch.eye(3, dtype=torch.float64)[[0, 0, 0, 1, 1, 2]]
     graph = neighbour_graph(v, 2, 3.0)
     assert graph.to_dense()[5].abs().max() == 0
@@ -114,7 +114,7 @@ def test_a_picture_that_resembles_none_stays_unlabelled():
     assert certainty(z).tolist() == [1, 1, 1, 0, 0, 0]
 
 
-def test_one_picture_has_no_neighbours():
+def test_one_image_has_no_neighbours():
     graph = neighbour_graph(torch.ones(1, 1), 50, 3.0)
     assert graph.to_dense().tolist() == [[0.0]]
     assert propagate(graph, torch.ones(1, 2), 0.99, 20).tolist() == [[1.0, 1.0]]

@@ -9,7 +9,7 @@ import pytest
 import timm
 
 import comatch
-from helpers import make_pictures, write_cifar10
+from helpers import make_images, write_cifar10
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,8 +21,8 @@ def blocks(language):
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A folder with the pictures and the data that the README speaks of."""
-    make_pictures(tmp_path / "pictures", unlabelled=110)
+    """A folder with the images and the data that the README speaks of."""
+    make_images(tmp_path / "images", unlabelled=110)
     write_cifar10(tmp_path / "data", per_batch=100)
     create = timm.create_model  # where weights would be downloaded, they are random
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **o: create(name, **o))

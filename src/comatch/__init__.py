@@ -1,16 +1,16 @@
-"""comatch: an image classifier from a handful of labels and many unlabelled pictures."""
+"""comatch: an image classifier from a handful of labels and many unlabelled images."""
 
 import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from comatch import cache
+from comatch import compiler_cache as cache
 
 if TYPE_CHECKING:
     from comatch.api import evaluate, load, train
-    from comatch.comparison import compare
-    from comatch.folds import cross_validate
-    from comatch.portable import export
+    from comatch.commands.compare import compare
+    from comatch.commands.cross_validation import cross_validate
+    from comatch.commands.export import export
 
 __version__ = "0.1.0"
 BORN = time.perf_counter()  # start-up is counted from here: torch is not imported yet

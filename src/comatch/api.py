@@ -20,21 +20,22 @@ from torch import Tensor
 
 from comatch import distributed, evaluation, launch, recipes
 from comatch.allocator import keep_freed_memory
-from comatch.config import Recipe, labels_text, parse, read_json, replace
+from comatch.config import Recipe, labels_text, parse, replace
 from comatch.data import sources, splits
-from comatch.data.picture import PictureError, read_picture, square
+from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
+from comatch.files import read_json
 from comatch.nets import Network, build_encoder
 from comatch.nets.pretrained import is_timm
-from comatch.training.assemble import choose_precision
-from comatch.training.folder import RunFolder
-from comatch.training.initial import check_there, colours
+from comatch.training.build import choose_precision
+from comatch.training.init_weights import check_there, colours
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
+from comatch.training.run_folder import RunFolder
 from comatch.types import Dataset
 
-Picture = str | Path | Image.Image | np.ndarray
+ImageInput = str | Path | Image.Image | np.ndarray
 Settings = dict[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 
 
@@ -65,9 +66,9 @@ def train(
 ) -> Run:
     """Trains a classifier and leaves a run folder.
 
-    `data` is a known name (digits, cifar10, stl10) or the path of a folder of pictures. `labels` is
+    `data` is a known name (digits, cifar10, stl10) or the path of a folder of images. `labels` is
     how many to keep, the same number a class, or a share of them below 1. `init` is
-    what to begin from: a run folder, a file of weights, "timm" or "timm:NAME.TAG". Everything
+    what to begin from: a run folder, a file of weights, "timm" or "timm:NAME.TAG". AllImages
     left out is the recipe's choice; `settings` changes any field of the recipe or of its method
     ({"alpha": 1.0}, or ["alpha=1.0"]). With `resume`, an unfinished run in `out` goes on, and a
     finished one is returned as it is. Under `torchrun`, all processes train one classifier, the
@@ -75,7 +76,7 @@ def train(
     """
     distributed.join()
     call = f"folder of {(data, labels, method, recipe, seed, out)}"
-    begun = distributed.word_left(call)  # torchrun has started this again, so it goes on
+    begun = distributed.published_value(call)  # torchrun has started this again, so it goes on
     out = begun or out
     resume = resume or begun is not None or (not launch.several() and launch.restarts() > 0)
     progress = progress and distributed.rank() == 0
@@ -99,7 +100,7 @@ def train(
         check_there(planned.init)
         home = Path(data_dir or "data")
 
-    distributed.leave_word(call, str(folder.path))
+    distributed.publish(call, str(folder.path))
     dataset = open_data(planned, home, progress)
     return learn(folder, planned, dataset, where, home, partial(TrainingBar, show=progress))
 
@@ -144,7 +145,7 @@ def learn(
 def complete(recipe: Recipe, given: dict[str, Any]) -> Recipe:
     """What follows from the settings that were given."""
     if not recipe.data:
-        raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of pictures")
+        raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of images")
     if recipe.labels_file and "labels" not in given:
         recipe = replace(recipe, labels=None)  # the file says which, and so how many
     if recipe.init and recipe.init_lr and "lr" not in given:
@@ -207,7 +208,7 @@ def open_data(recipe: Recipe, data_dir: Path, progress: bool = True) -> Dataset:
 def warn_of_skipped(dataset: Dataset) -> None:
     if dataset.skipped:
         some = "; ".join(dataset.skipped[:3]) + ("; ..." if len(dataset.skipped) > 3 else "")
-        warnings.warn(f"{len(dataset.skipped)} pictures were left out ({some})", stacklevel=3)
+        warnings.warn(f"{len(dataset.skipped)} images were left out ({some})", stacklevel=3)
 
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
@@ -235,7 +236,7 @@ def choose_device(device: str) -> torch.device:
 
 
 def _source(data: str) -> str:
-    """A name as it is, a path made absolute so that the run can be continued from anywhere."""
+    """A name as it is, a path made absolute so that the run can be continued from any_rank."""
     path = Path(data).expanduser()
     return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
 
@@ -253,7 +254,7 @@ class Predictions:
 
 
 class Classifier:
-    """A trained network with everything it needs to look at a picture."""
+    """A trained network with everything it needs to look at an image."""
 
     def __init__(self, net: Network, description: dict[str, Any], device: torch.device) -> None:
         self.net = net.to(device).eval()
@@ -264,8 +265,8 @@ class Classifier:
         self.std = torch.tensor(description["std"], device=device)
         self.temperature: float = description.get("temperature", 1.0)
 
-    def predict(self, images: Picture | Sequence[Picture] | Tensor) -> Predictions:
-        """Classifies one picture or several.
+    def predict(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Predictions:
+        """Classifies one image or several.
 
         Paths, Pillow images and uint8 arrays [H, W, 3] may have any size; a uint8 tensor
         [N, 3, H, W] must have the classifier's.
@@ -274,35 +275,35 @@ class Classifier:
         p = evaluation.temperature.soften(p, self.temperature)
         return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
 
-    def _pixels(self, images: Picture | Sequence[Picture] | Tensor) -> Tensor:
+    def _pixels(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Tensor:
         size = self.image_size
         if isinstance(images, Tensor):
             if images.dtype != torch.uint8 or images.shape[1:] != (3, size, size):
                 raise UserError(
-                    f"a tensor of pictures must be uint8 [N, 3, {size}, {size}]; "
+                    f"a tensor of images must be uint8 [N, 3, {size}, {size}]; "
                     f"this one is {images.dtype} {list(images.shape)}"
                 )
             return images
         if isinstance(images, np.ndarray) and images.ndim == 4:
             images = list(images)
-        several = [images] if isinstance(images, Picture) else images
+        several = [images] if isinstance(images, ImageInput) else images
         with ThreadPoolExecutor() as pool:
-            arrays = list(pool.map(lambda picture: to_array(picture, size, self.resize), several))
+            arrays = list(pool.map(lambda image: to_array(image, size, self.resize), several))
         if not arrays:
-            raise UserError("no picture was given")
+            raise UserError("no image was given")
         return torch.from_numpy(np.stack(arrays))
 
 
-def to_array(picture: Picture, size: int, resize: int) -> np.ndarray:  # [3, size, size] uint8
+def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, size, size] uint8
     """The shorter side becomes `resize` pixels, and the middle `size` of them are seen."""
-    if isinstance(picture, str | Path):
+    if isinstance(image, str | Path):
         try:
-            return middle(read_picture(Path(picture), resize), size)
-        except PictureError as error:
-            raise UserError(f"{picture} cannot be read: {error}") from None
-    if isinstance(picture, np.ndarray):
-        picture = Image.fromarray(picture)
-    return middle(square(picture, resize), size)
+            return middle(read_image(Path(image), resize), size)
+        except ImageError as error:
+            raise UserError(f"{image} cannot be read: {error}") from None
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
+    return middle(square(image, resize), size)
 
 
 def folder_of(run: str | Path | Run) -> RunFolder:
@@ -337,7 +338,7 @@ def evaluate(
     dataset = open_data(recipe, Path(data_dir) if data_dir else folder.data_dir())
     if dataset.test is None:
         raise UserError(
-            f"{recipe.data} has no test part: add a folder 'test' with labelled pictures, or ask "
+            f"{recipe.data} has no test part: add a folder 'test' with labelled images, or ask "
             "the labels themselves (--folds 4)"
         )
     return evaluation.score_part(
@@ -354,10 +355,10 @@ def predict_files(
 ) -> Iterator[tuple[Path, Tensor | None, str]]:
     """Each file with its class probabilities [C], or none and why it could not be read."""
 
-    def read(path: Path) -> np.ndarray | PictureError:
+    def read(path: Path) -> np.ndarray | ImageError:
         try:
-            return middle(read_picture(path, classifier.resize), classifier.image_size)
-        except PictureError as error:
+            return middle(read_image(path, classifier.resize), classifier.image_size)
+        except ImageError as error:
             return error
 
     with ThreadPoolExecutor() as pool:

@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from comatch.errors import UserError
@@ -34,26 +33,26 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the result of a run."""
+    """AllImages that decides the result of a run."""
 
     name: str = setting("", "name of the recipe that the run was made from")
     method: MethodConfig = field(default_factory=MethodConfig)
 
     # What is learned from
-    data: str = setting("digits", "digits, cifar10, stl10 or the path of a folder of pictures")
+    data: str = setting("digits", "digits, cifar10, stl10 or the path of a folder of images")
     labels: int | float | None = setting(
         None, "labels kept, the same number a class: a number, or a share as in 1%; none: all"
     )
     labels_file: str | None = setting(
         None, "what is labelled: CSV of path,label, or a plain list of file names"
     )
-    validation: float = setting(0.0, "pictures held out for choosing: a number, or a share below 1")
+    validation: float = setting(0.0, "images held out for choosing: a number, or a share below 1")
     fold: str | None = setting(
         None, "labels held out for asking: 2/4 is the second of four parts; none: no label is"
     )
     split_seed: int | None = setting(None, "decides the split; none: the seed does")
-    labelled_too: bool = setting(False, "labelled pictures are also among the unlabelled ones")
-    image_size: int = setting(32, "side of the pictures in pixels")
+    labelled_too: bool = setting(False, "labelled images are also among the unlabelled ones")
+    image_size: int = setting(32, "side of the images in pixels")
     stream: str = setting(
         "auto", "read while training: yes, no, auto: a folder above 8 GB of pixels"
     )
@@ -65,12 +64,12 @@ class Recipe:
     std: tuple[float, ...] | None = setting(None, "channel deviations, 0 to 1; none: likewise")
 
     # How it is seen
-    labelled_view: str = setting("weak", "augmentation of labelled pictures: weak or strong")
-    flip: bool = setting(True, "pictures may be mirrored")
+    labelled_view: str = setting("weak", "augmentation of labelled images: weak or strong")
+    flip: bool = setting(True, "images may be mirrored")
     weak_crop: str = setting("pad", "weak view: pad (shift by a few pixels) or resized (zoom in)")
     pad: int = setting(4, "pixels that a pad crop shifts by at most")
-    min_area: float = setting(0.2, "least share of the picture that a resized crop keeps")
-    cutout: float = setting(0.5, "side of the grey square as a share of the picture's side")
+    min_area: float = setting(0.2, "least share of the image that a resized crop keeps")
+    cutout: float = setting(0.5, "side of the grey square as a share of the image's side")
 
     # What learns
     net: str = setting("wrn-28-2", "wrn-DEPTH-WIDTH, or the name of a timm model")
@@ -84,11 +83,11 @@ class Recipe:
         None, "weights to begin from: a run folder, a file, timm or timm:NAME.TAG; none: random"
     )
     frozen: bool = setting(False, "with init: the encoder keeps its weights, only the heads learn")
-    kept_views: int = setting(4, "with frozen: views of each picture to draw from, computed once")
+    kept_views: int = setting(4, "with frozen: views of each image to draw from, computed once")
 
     # How it learns
-    batch: int = setting(64, "B: labelled pictures a step")
-    mu: int = setting(7, "unlabelled pictures a step for every labelled one")
+    batch: int = setting(64, "B: labelled images a step")
+    mu: int = setting(7, "unlabelled images a step for every labelled one")
     steps: int = setting(524_288, "optimiser steps")
     lr: float = setting(0.03, "learning rate at the start")
     init_lr: float | None = setting(None, "the same for a run with init; none: no other")
@@ -115,25 +114,25 @@ class Recipe:
     def __post_init__(self) -> None:
         every = ("log_every", "eval_every", "checkpoint_every")
         for name in ("batch", "mu", "steps", "image_size", "ahead", "kept_views", *every):
-            demand(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
-        demand(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
-        demand(self.lr > 0, f"lr={self.lr}: must be above 0")
-        demand(self.muon_lr > 0, f"muon_lr={self.muon_lr}: must be above 0")
-        demand(0 <= self.warmup < 1, f"warmup={self.warmup}: must be in [0, 1)")
+            require(getattr(self, name) >= 1, f"{name}={getattr(self, name)}: must be at least 1")
+        require(0 <= self.pad < self.image_size, f"pad={self.pad}: must be below image_size")
+        require(self.lr > 0, f"lr={self.lr}: must be above 0")
+        require(self.muon_lr > 0, f"muon_lr={self.muon_lr}: must be above 0")
+        require(0 <= self.warmup < 1, f"warmup={self.warmup}: must be in [0, 1)")
         lr = self.init_lr
-        demand(lr is None or lr > 0, f"init_lr={lr}: must be above 0, or none")
+        require(lr is None or lr > 0, f"init_lr={lr}: must be above 0, or none")
         workers = self.workers
-        demand(workers is None or workers >= 1, f"workers={workers}: must be at least 1, or none")
-        demand(self.seed >= 0, f"seed={self.seed}: must not be negative")
+        require(workers is None or workers >= 1, f"workers={workers}: must be at least 1, or none")
+        require(self.seed >= 0, f"seed={self.seed}: must not be negative")
         split = self.split_seed
-        demand(split is None or split >= 0, f"split_seed={split}: must not be negative, or none")
-        demand(is_number_or_share(self.labels), f"labels={self.labels}: {NUMBER_OR_SHARE}")
-        demand(self.validation >= 0, f"validation={self.validation}: must not be negative")
+        require(split is None or split >= 0, f"split_seed={split}: must not be negative, or none")
+        require(is_number_or_share(self.labels), f"labels={self.labels}: {NUMBER_OR_SHARE}")
+        require(self.validation >= 0, f"validation={self.validation}: must not be negative")
         if self.fold is not None:
             part_of(self.fold)
-            demand(not self.validation, f"fold={self.fold} holds labels out: validation must be 0")
-        demand(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
-        demand(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
+            require(not self.validation, f"fold={self.fold} holds labels out: validation must be 0")
+        require(0 < self.min_area <= 1, f"min_area={self.min_area}: must be in (0, 1]")
+        require(0 <= self.cutout <= 1, f"cutout={self.cutout}: must be in [0, 1]")
         for name, known in CHOICES.items():
             check_name(getattr(self, name), known, name)
 
@@ -149,7 +148,7 @@ def part_of(fold: str) -> tuple[int, int]:
     """`2/4` as (2, 4): the second of four parts."""
     part, slash, parts = fold.partition("/")
     known = bool(slash) and part.isdecimal() and parts.isdecimal()
-    demand(
+    require(
         known and 1 <= int(part) <= int(parts) >= 2,
         f"fold={fold}: write it as 1/4, the first of four parts",
     )
@@ -204,7 +203,7 @@ def parse(recipe: Recipe, assignments: Sequence[str]) -> dict[str, Any]:
     values = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        demand(bool(equals), f"--set {assignment}: write it as key=value")
+        require(bool(equals), f"--set {assignment}: write it as key=value")
         check_setting(key, hints)
         values[key] = _read(key, text, hints[key])
     return values
@@ -215,7 +214,7 @@ def settings_of(config: Any) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(config) if f.name not in ("name", "method")}
 
 
-def demand(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     if not holds:
         raise UserError(message)
 
@@ -230,7 +229,7 @@ def check_name(name: str, known: Collection[str], what: str) -> None:
 
 
 def check_setting(key: str, known: Collection[str]) -> None:
-    demand(key not in RETIRED, f"{key}: {GONE}")
+    require(key not in RETIRED, f"{key}: {GONE}")
     check_name(key, known, "setting")
 
 
@@ -267,20 +266,10 @@ def from_json(plain: dict[str, Any], methods: dict[str, type[MethodConfig]]) -> 
     values = {**plain, **own}
     for key in RETIRED.keys() & values.keys():
         value = values.pop(key)
-        demand(value == RETIRED[key], f"{key}={value}: {GONE}")
+        require(value == RETIRED[key], f"{key}={value}: {GONE}")
     for key in ("mean", "std"):
         values[key] = None if values[key] is None else tuple(values[key])
     return replace(recipe, **values)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder, or one line saying what is the matter with it."""
-    try:
-        return typing.cast(dict[str, Any], json.loads(path.read_text()))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def _hints(config: Any) -> dict[str, Any]:

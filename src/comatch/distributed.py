@@ -23,7 +23,7 @@ from comatch import launch
 from comatch.errors import UserError
 
 # A rank that died is noticed by torchrun at once; this is for one that hangs. It is more than any
-# rank may need longer than another: to read its pictures, or to compile.
+# rank may need longer than another: to read its images, or to compile.
 TIMEOUT = timedelta(minutes=10)
 
 PAUSE = 0.02  # seconds
@@ -120,7 +120,7 @@ def device() -> torch.device:
     return torch.device("cuda", here)
 
 
-def fails_first() -> bool:
+def first_to_fail() -> bool:
     """Whether this rank is the first to fail, and so the one to say why.
 
     The others fail because of it a moment later, or in the same way. torchrun keeps the count, so
@@ -132,19 +132,19 @@ def fails_first() -> bool:
         return _rank == 0
 
 
-def is_loss(error: Exception) -> bool:
+def is_connection_error(error: Exception) -> bool:
     """Whether it says that another rank is gone or does not answer."""
     words = ("gloo", "nccl", "connection", "timed out", "timeout")
     return any(word in str(error).lower() for word in words)
 
 
-def leave_word(key: str, value: str) -> None:
+def publish(key: str, value: str) -> None:
     """Tells it to the ranks that torchrun may start in place of these."""
     if _launcher is not None:
         _launcher.set(key, value)
 
 
-def word_left(key: str) -> str | None:
+def published_value(key: str) -> str | None:
     """What the ranks before these have left, if these were started in place of others."""
     left = _launcher is not None and _launcher.check([key])
     word: str | None = collect(_launcher.get(key).decode() if _launcher and left else None)[0]
@@ -196,7 +196,7 @@ def mean(value: Tensor) -> Tensor:
     return value if _world == 1 else gather(value[None]).mean(0)
 
 
-def from_first(value: Tensor) -> Tensor:
+def from_first_rank(value: Tensor) -> Tensor:
     """What the first rank has."""
     if _world > 1:
         value = value.contiguous()
@@ -204,7 +204,7 @@ def from_first(value: Tensor) -> Tensor:
     return value
 
 
-def anywhere(holds: bool) -> bool:
+def any_rank(holds: bool) -> bool:
     """Whether it holds on any rank: all get the same answer, without asking a GPU."""
     if _world == 1:
         return holds

@@ -1,7 +1,7 @@
 """The paper's equations, as pure functions of tensors.
 
 Letters follow the paper: p is a class probability, q a pseudo-label, z an embedding of length one,
-t a temperature, B the labelled and muB the unlabelled pictures of a step, C classes, K rows of
+t a temperature, B the labelled and muB the unlabelled images of a step, C classes, K rows of
 memory, D the width of an embedding.
 """
 
@@ -60,7 +60,7 @@ def masked_cross_entropy(logits: Tensor, q: Tensor, confident: Tensor) -> Tensor
 
         L_u^cls = 1/muB sum_b 1(max q_b >= tau) H(q_b, p(y | strong view of u_b))
 
-    The pseudo-labels stay soft, and the mean is over all muB pictures, confident or not. In place
+    The pseudo-labels stay soft, and the mean is over all muB images, confident or not. In place
     of the 1(...) there may be weights [muB].
     """
     entropy = -(q * F.log_softmax(logits, dim=1)).sum(1)  # [muB]
@@ -85,7 +85,7 @@ def truncated_gaussian(
 
         w = 1 if c >= mean;   exp(-(c - mean)^2 / (2 variance / deviations^2)) otherwise
 
-    c [muB] is the confidence of each picture; mean and variance [] are what it usually has.
+    c [muB] is the confidence of each image; mean and variance [] are what it usually has.
     """
     below = (confidence - mean).clamp(max=0)
     return torch.exp(-(below**2) * deviations**2 / (2 * variance.clamp(min=1e-12)))

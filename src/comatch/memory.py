@@ -1,5 +1,5 @@
 """What a method remembers: the last rows of something, an average of the batches or for each
-picture, and a slowly moving copy of a network.
+image, and a slowly moving copy of a network.
 
 All are modules whose whole state is buffers, so a checkpoint holds them without knowing them, and
 all are written in place without waiting for the device.
@@ -71,7 +71,7 @@ class Window(RingBuffer):
         super().push(torch.cat(rows).mean(0, keepdim=True) if distributed.world() > 1 else rows[0])
 
 
-class Usual(nn.Module):
+class RunningMean(nn.Module):
     """What batches are usually like: an exponential mean of a row that each of them gives.
 
         m <- decay m + (1 - decay) row,      from a guess on
@@ -98,40 +98,40 @@ class Usual(nn.Module):
 
 
 class Averages(nn.Module):
-    """One exponential average for each picture, of what is pushed each time the picture is seen.
+    """One exponential average for each image, of what is pushed each time the image is seen.
 
         Z_i <- alpha Z_i + (1 - alpha) z_i,      read as Z_i / (1 - alpha^visits_i)
 
     The division takes out the zeros that Z_i began with: after one visit the average is z_i.
     """
 
-    rows: Tensor  # [pictures, width] Z
-    mass: Tensor  # [pictures] 1 - alpha^visits: the same average, of ones
+    rows: Tensor  # [images, width] Z
+    mass: Tensor  # [images] 1 - alpha^visits: the same average, of ones
 
-    def __init__(self, pictures: int, width: int, alpha: float) -> None:
+    def __init__(self, images: int, width: int, alpha: float) -> None:
         super().__init__()
         self.alpha = alpha
-        self.register_buffer("rows", torch.zeros(pictures, width))
-        self.register_buffer("mass", torch.zeros(pictures))
+        self.register_buffer("rows", torch.zeros(images, width))
+        self.register_buffer("mass", torch.zeros(images))
 
-    def read(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        """Averages [n, width] of these pictures, and whether [n] each was ever seen: else zeros."""
-        mass = self.mass.index_select(0, pictures)
+    def read(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Averages [n, width] of these images, and whether [n] each was ever seen: else zeros."""
+        mass = self.mass.index_select(0, images)
         seen = mass > 0
-        return self.rows.index_select(0, pictures) / mass.masked_fill(~seen, 1.0)[:, None], seen
+        return self.rows.index_select(0, images) / mass.masked_fill(~seen, 1.0)[:, None], seen
 
     @torch.no_grad()
-    def push(self, pictures: Tensor, rows: Tensor) -> None:
-        """A picture that is there several times is visited once, and its last row counts.
+    def push(self, images: Tensor, rows: Tensor) -> None:
+        """An image that is there several times is visited once, and its last row counts.
 
         So each of its places writes the same, and it does not matter which one writes last.
         """
-        same = pictures[:, None] == pictures[None, :]
-        last = (same * torch.arange(len(pictures), device=pictures.device)).amax(1)
+        same = images[:, None] == images[None, :]
+        last = (same * torch.arange(len(images), device=images.device)).amax(1)
         new = rows.detach().to(self.rows.dtype).index_select(0, last)
-        old, mass = self.rows.index_select(0, pictures), self.mass.index_select(0, pictures)
-        self.rows.index_copy_(0, pictures, new.lerp(old, self.alpha))
-        self.mass.index_copy_(0, pictures, torch.ones_like(mass).lerp(mass, self.alpha))
+        old, mass = self.rows.index_select(0, images), self.mass.index_select(0, images)
+        self.rows.index_copy_(0, images, new.lerp(old, self.alpha))
+        self.mass.index_copy_(0, images, torch.ones_like(mass).lerp(mass, self.alpha))
 
 
 class Ema(nn.Module):

@@ -1,7 +1,7 @@
 """Labels that spread over a graph of neighbours (Zhou et al., 2003; Iscen et al., 2019).
 
-Pictures that look alike share an edge, and what is known of a few flows along the edges to all
-others. Pure functions of tensors: N pictures with features of width D, C classes. The graph is
+Images that look alike share an edge, and what is known of a few flows along the edges to all
+others. Pure functions of tensors: N images with features of width D, C classes. The graph is
 sparse and is made some rows at a time, so that no [N, N] matrix is ever there.
 """
 
@@ -19,7 +19,7 @@ def neighbour_graph(v: Tensor, k: int, gamma: float, chunk: int = 1024) -> Tenso
         D^-1/2 (A + A^T) D^-1/2          D: the row sums of A + A^T on the diagonal
 
     v [N, D] are features of length one; `chunk` rows are compared with all others at a time. There
-    are at most N - 1 neighbours, and the row of a picture that resembles none is zero.
+    are at most N - 1 neighbours, and the row of an image that resembles none is zero.
     """
     n = len(v)
     k = min(k, n - 1)
@@ -80,10 +80,10 @@ def certainty(z: Tensor) -> Tensor:
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:
-    """One over the number of pictures of each class [C], scaled to a mean of one over classes.
+    """One over the number of images of each class [C], scaled to a mean of one over classes.
 
     So labels that are shared evenly weigh one on average, and none weighs more than C, however few
-    pictures a class has. A class that no picture has weighs nothing and does not count.
+    images a class has. A class that no image has weighs nothing and does not count.
     """
     count = torch.bincount(labels, minlength=classes)
     inverse = (1 / count).masked_fill(count == 0, 0.0)

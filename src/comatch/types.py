@@ -10,8 +10,8 @@ UNLABELLED = -1
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Pictures of one size, each with its name and what is known of its class."""
+class Images:
+    """Images of one size, each with its name and what is known of its class."""
 
     images: Tensor  # [N, 3, H, W] uint8
     labels: Tensor  # [N] int64, UNLABELLED where nobody knows
@@ -20,15 +20,13 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def subset(self, rows: Tensor) -> "Pictures":
-        return Pictures(
-            self.images[rows], self.labels[rows], [self.names[i] for i in rows.tolist()]
-        )
+    def subset(self, rows: Tensor) -> "Images":
+        return Images(self.images[rows], self.labels[rows], [self.names[i] for i in rows.tolist()])
 
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures of any size that stay on the disk: those that do not fit into memory."""
+    """Images of any size that stay on the disk: those that do not fit into memory."""
 
     root: Path
     labels: Tensor  # [N] int64, UNLABELLED where nobody knows
@@ -41,12 +39,12 @@ class Files:
         return Files(self.root, self.labels[rows], [self.names[i] for i in rows.tolist()])
 
 
-Part = Pictures | Files  # of a data set
+Part = Images | Files  # of a data set
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a source gives: every picture with the truth as far as it is known.
+    """What a source gives: every image with the truth as far as it is known.
 
     What a learner may see of that truth is decided by `data.splits`, not here.
     """
@@ -56,7 +54,7 @@ class Dataset:
     train: Part
     test: Part | None = None
     folds: list[list[int]] = field(default_factory=list)  # predefined labelled rows of `train`
-    skipped: list[str] = field(default_factory=list)  # "path: why", for pictures left out
+    skipped: list[str] = field(default_factory=list)  # "path: why", for images left out
 
 
 class Task(NamedTuple):
@@ -64,22 +62,22 @@ class Task(NamedTuple):
 
     classes: int
     steps: int = 1  # of the whole run: what weights and thresholds may follow
-    unlabelled: int = 1  # pictures without a label: rows of what is kept of each
+    unlabelled: int = 1  # images without a label: rows of what is kept of each
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of the channels, on a scale of 0 to 1
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    epoch: int = 1  # steps in which every unlabelled picture is seen once
+    epoch: int = 1  # steps in which every unlabelled image is seen once
 
 
 class Batch(NamedTuple):
-    """What a method sees of one step: no truth of an unlabelled picture is in it."""
+    """What a method sees of one step: no truth of an unlabelled image is in it."""
 
     x: Tensor  # [B, 3, H, W]   labelled, weak view, normalised
     y: Tensor  # [B]
     u: tuple[Tensor, ...]  # one [muB, 3, H, W] per view that the method declares
-    rows: Tensor  # [muB] which of the unlabelled pictures these are
+    rows: Tensor  # [muB] which of the unlabelled images these are
 
 
-class Everything(NamedTuple):
+class AllImages(NamedTuple):
     """All that may be learned from, as it is: what a method may look at between two steps."""
 
     x: Tensor  # [X, 3, H, W] uint8, labelled

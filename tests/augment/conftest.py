@@ -62,13 +62,13 @@ def tiles(photographs) -> Callable[[int], Tensor]:
 
 @pytest.fixture(scope="session")
 def by_pillow() -> Callable[..., Tensor]:
-    """by_pillow(images, f, *rows): f(picture, *row) for one Pillow picture at a time."""
+    """by_pillow(images, f, *rows): f(image, *row) for one Pillow image at a time."""
 
     def run(images: Tensor, function: Callable[..., Image.Image], *rows: Tensor) -> Tensor:
         results = []
         for i, image in enumerate(images):
-            picture = Image.fromarray(image.to(torch.uint8).permute(1, 2, 0).numpy())
-            result = function(picture, *(row[i].item() for row in rows)).convert("RGB")
+            image = Image.fromarray(image.to(torch.uint8).permute(1, 2, 0).numpy())
+            result = function(image, *(row[i].item() for row in rows)).convert("RGB")
             results.append(torch.from_numpy(np.array(result)).permute(2, 0, 1).float())
         return torch.stack(results)
 

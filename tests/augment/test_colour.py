@@ -1,4 +1,4 @@
-"""Each operation against Pillow or torchvision, one picture at a time there, one batch here."""
+"""Each operation against Pillow or torchvision, one image at a time there, one batch here."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ ONE_LEVEL = 1.001  # Pillow cuts the fraction off, and computes it in another pr
 
 
 def spread(images, low, high):
-    """A different value for each picture."""
+    """A different value for each image."""
     return torch.linspace(low, high, len(images))
 
 
@@ -108,7 +108,7 @@ def test_hue_by_a_third_swaps_the_channels(tiles):
 
 
 def test_jitter_agrees_with_torchvision_in_every_order(tiles):
-    """All 24 orders in one batch, a different set of amounts for each picture."""
+    """All 24 orders in one batch, a different set of amounts for each image."""
     images = tiles(32)[:24]
     torch.manual_seed(0)
     params = colour.sample_jitter(24, 0.4, 0.1, CPU)

@@ -11,53 +11,51 @@ GREY = (128, 128, 128)
 EVERY = [(kind, bin) for kind in range(len(OPERATIONS)) for bin in range(BINS)]
 
 
-def moved(picture, *matrix):
-    return picture.transform(
-        picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=GREY
+def moved(image, *matrix):
+    return image.transform(
+        image.size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=GREY
     )
 
 
-def covered(picture, side, y, x):
-    picture = picture.copy()
+def covered(image, side, y, x):
+    image = image.copy()
     top, left = y - side // 2, x - side // 2
     if side:  # what is pasted beyond the border is lost
-        picture.paste(GREY, (left, top, left + side, top + side))
-    return picture
+        image.paste(GREY, (left, top, left + side, top + side))
+    return image
 
 
-def by_hand(picture, name, bin, y, x):
-    """The paper's appendix for one Pillow picture: the range, and where in it the bin lies."""
-    level, size = bin / 16, picture.width
+def by_hand(image, name, bin, y, x):
+    """The paper's appendix for one Pillow image: the range, and where in it the bin lies."""
+    level, size = bin / 16, image.width
     swing, share = 0.6 * level - 0.3, 0.5 + 0.5 * level
     bits = [1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8][bin]
 
     def towards(other):
-        return Image.blend(picture, other(picture), level)
+        return Image.blend(image, other(image), level)
 
     return {
-        "identity": lambda: picture,
+        "identity": lambda: image,
         "autocontrast": lambda: towards(ImageOps.autocontrast),
         "blur": lambda: towards(lambda p: p.filter(ImageFilter.BLUR)),
-        "brightness": lambda: ImageEnhance.Brightness(picture).enhance(level),
-        "colour": lambda: ImageEnhance.Color(picture).enhance(level),
-        "contrast": lambda: ImageEnhance.Contrast(picture).enhance(level),
-        "cutout": lambda: covered(picture, round(level * size / 2), y, x),
+        "brightness": lambda: ImageEnhance.Brightness(image).enhance(level),
+        "colour": lambda: ImageEnhance.Color(image).enhance(level),
+        "contrast": lambda: ImageEnhance.Contrast(image).enhance(level),
+        "cutout": lambda: covered(image, round(level * size / 2), y, x),
         "equalize": lambda: towards(ImageOps.equalize),
         "invert": lambda: towards(ImageOps.invert),
-        "posterize": lambda: ImageOps.posterize(picture, bits),
+        "posterize": lambda: ImageOps.posterize(image, bits),
         "rescale": lambda: moved(
-            picture, share, 0, (1 - share) / 2 * size, 0, share, (1 - share) / 2 * size
+            image, share, 0, (1 - share) / 2 * size, 0, share, (1 - share) / 2 * size
         ),
-        "rotate": lambda: picture.rotate(
-            90 * level - 45, Image.Resampling.BILINEAR, fillcolor=GREY
-        ),
-        "sharpness": lambda: ImageEnhance.Sharpness(picture).enhance(level),
-        "shear_x": lambda: moved(picture, 1, swing, 0, 0, 1, 0),
-        "shear_y": lambda: moved(picture, 1, 0, 0, swing, 1, 0),
+        "rotate": lambda: image.rotate(90 * level - 45, Image.Resampling.BILINEAR, fillcolor=GREY),
+        "sharpness": lambda: ImageEnhance.Sharpness(image).enhance(level),
+        "shear_x": lambda: moved(image, 1, swing, 0, 0, 1, 0),
+        "shear_y": lambda: moved(image, 1, 0, 0, swing, 1, 0),
         "smooth": lambda: towards(lambda p: p.filter(ImageFilter.SMOOTH)),
-        "solarize": lambda: ImageOps.solarize(picture, 256 * level),
-        "translate_x": lambda: moved(picture, 1, 0, swing * size, 0, 1, 0),
-        "translate_y": lambda: moved(picture, 1, 0, 0, 0, 1, swing * size),
+        "solarize": lambda: ImageOps.solarize(image, 256 * level),
+        "translate_x": lambda: moved(image, 1, 0, swing * size, 0, 1, 0),
+        "translate_y": lambda: moved(image, 1, 0, 0, 0, 1, swing * size),
     }[name]()
 
 
@@ -69,14 +67,14 @@ def test_every_operation_in_every_strength_as_pillow_does_it(tiles, by_pillow, s
     centre = torch.randint(size, (len(EVERY), 2))
     ours = ctaugment.operate(images, kind, bin, centre)
 
-    def twin(picture, k, b, y, x):
-        return by_hand(picture, OPERATIONS[k], b, y, x)
+    def twin(image, k, b, y, x):
+        return by_hand(image, OPERATIONS[k], b, y, x)
 
     expected = by_pillow(images, twin, kind, bin, *centre.T)
-    for result, picture, (k, _) in zip(ours, expected, EVERY, strict=True):
-        # Pillow cuts the fraction off: of the stretched picture, and again of the blended one.
+    for result, image, (k, _) in zip(ours, expected, EVERY, strict=True):
+        # Pillow cuts the fraction off: of the stretched image, and again of the blended one.
         level = 2 if OPERATIONS[k] == "autocontrast" else 1
-        assert (result - picture).abs().max() < level + 0.02, OPERATIONS[k]
+        assert (result - image).abs().max() < level + 0.02, OPERATIONS[k]
 
 
 def test_there_are_nineteen_operations_and_only_one_changes_nothing(photographs):
@@ -100,7 +98,7 @@ def test_two_operations_follow_each_other(photographs):
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])
-def test_pictures_stay_pictures(tiles, size):
+def test_images_stay_images(tiles, size):
     torch.manual_seed(0)
     cta, images = CTAugment(), tiles(size).repeat(8, 1, 1, 1)
     before = images.clone()
@@ -195,15 +193,15 @@ def test_probes_are_drawn_evenly_whatever_the_weights():
 
 
 @pytest.mark.parametrize("weight", [0.0, 1e-30])
-def test_a_network_that_recognises_nothing_still_gets_pictures(photographs, weight):
+def test_a_network_that_recognises_nothing_still_gets_images(photographs, weight):
     cta = CTAugment()
     cta.weights.fill_(weight)
     assert cta.chances().isfinite().all()
     assert cta(photographs(16).float()).isfinite().all()
 
 
-def test_strengths_that_ruin_a_picture_are_given_up():
-    """A network that recognises a picture while it is not too dark."""
+def test_strengths_that_ruin_a_image_are_given_up():
+    """A network that recognises an image while it is not too dark."""
     torch.manual_seed(0)
     cta = CTAugment()
     images = torch.full((256, 3, 8, 8), 200.0)
@@ -270,7 +268,7 @@ def test_it_is_captured(photographs):
 
 
 @pytest.mark.cuda
-def test_a_gpu_makes_the_same_pictures(photographs):
+def test_a_gpu_makes_the_same_images(photographs):
     torch.manual_seed(0)
     images = photographs(32).float()
     drawn = ctaugment.sample(images, torch.ones(len(OPERATIONS), BINS))

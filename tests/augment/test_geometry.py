@@ -1,4 +1,4 @@
-"""Each operation against Pillow or torchvision, one picture at a time there, one batch here."""
+"""Each operation against Pillow or torchvision, one image at a time there, one batch here."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from comatch.augment import geometry
 CPU = torch.device("cpu")
 
 
-def test_flip_mirrors_only_the_flagged_pictures(tiles):
+def test_flip_mirrors_only_the_flagged_images(tiles):
     images = tiles(32)
     flags = torch.arange(len(images)) % 3 == 0
     flipped = geometry.flip(images, flags)
@@ -46,9 +46,9 @@ def test_pad_crop_draws_each_of_the_eight_offsets_alike():
     assert (pairs / 40_000 - 1 / 64).abs().max() < 0.004
 
 
-def affine_by_pillow(picture: Image.Image, *matrix: float) -> Image.Image:
-    return picture.transform(
-        picture.size,
+def affine_by_pillow(image: Image.Image, *matrix: float) -> Image.Image:
+    return image.transform(
+        image.size,
         Image.Transform.AFFINE,
         matrix,
         Image.Resampling.BILINEAR,
@@ -108,9 +108,9 @@ def test_zoom_agrees_with_pillow(tiles, by_pillow, height, width):
     images = tiles(32)[:, :, :height, :width]
     shares = torch.linspace(0.3, 1.2, len(images))
 
-    def enlarged(picture, share):
+    def enlarged(image, share):
         left, top = (1 - share) / 2 * width, (1 - share) / 2 * height
-        return affine_by_pillow(picture, share, 0, left, 0, share, top)
+        return affine_by_pillow(image, share, 0, left, 0, share, top)
 
     ours = geometry.affine(images, geometry.zoom(shares, height, width), 128)
     assert_within_one_level(ours, by_pillow(images, enlarged, shares))
@@ -176,7 +176,7 @@ def test_cutout_covers_a_square_clipped_at_the_border(tiles, size, side):
     assert torch.equal(geometry.cutout(images, centres, side, 128), expected)
 
 
-def test_cutout_takes_a_size_for_each_picture(tiles):
+def test_cutout_takes_a_size_for_each_image(tiles):
     images = tiles(32)
     centres = geometry.sample_cutout(len(images), 32, 32, CPU)
     sizes = torch.arange(len(images)) % 20

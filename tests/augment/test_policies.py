@@ -23,7 +23,7 @@ def moved(*matrix):
 
 
 def by_hand(name: str, sign: int, size: int):
-    """The operation as a function of one Pillow picture."""
+    """The operation as a function of one Pillow image."""
     shift = sign * 10 / 32 * size
     return {
         "identity": lambda p: p,
@@ -46,7 +46,7 @@ def by_hand(name: str, sign: int, size: int):
 
 
 @pytest.mark.parametrize("size", [8, 16, 32, 96])
-def test_each_picture_gets_its_own_operation_as_pillow_does_it(tiles, by_pillow, size):
+def test_each_image_gets_its_own_operation_as_pillow_does_it(tiles, by_pillow, size):
     """Every operation with both signs in one batch, on a photograph and on a hard case each."""
     cases = [
         (kind, sign, tile)
@@ -63,7 +63,7 @@ def test_each_picture_gets_its_own_operation_as_pillow_does_it(tiles, by_pillow,
 
 
 def test_interpolation_noise_is_not_stretched_to_full_contrast():
-    """A flat picture after a rotation is flat to 1e-5 levels, which autocontrast must not see."""
+    """A flat image after a rotation is flat to 1e-5 levels, which autocontrast must not see."""
     drawn = Operation(torch.arange(14), torch.ones(14))
     flat = torch.full((14, 3, 32, 32), 100.0)
     noisy = flat + 1e-4 * torch.randn_like(flat)
@@ -85,7 +85,7 @@ def test_operations_are_drawn_alike_and_applied_half_the_time():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("weak_crop", ["pad", "resized"])
-def test_views_may_be_smaller_than_pictures(photographs, name, weak_crop):
+def test_views_may_be_smaller_than_images(photographs, name, weak_crop):
     images = photographs(36)
     views = build(name, Views(weak_crop=weak_crop, size=32))(images)
     assert views.shape == (len(images), 3, 32, 32)
@@ -93,7 +93,7 @@ def test_views_may_be_smaller_than_pictures(photographs, name, weak_crop):
     assert views.max() <= 255.01
 
 
-def test_the_smaller_view_of_a_whole_picture_shows_all_of_it(photographs):
+def test_the_smaller_view_of_a_whole_image_shows_all_of_it(photographs):
     images = photographs(36)
     plain = replace(PLAIN, weak_crop="resized", size=32)
     expected = torch.nn.functional.interpolate(images.float(), (32, 32), mode="bilinear")
@@ -105,7 +105,7 @@ def test_the_smaller_view_of_a_whole_picture_shows_all_of_it(photographs):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [8, 16, 32, 96])
 @pytest.mark.parametrize("views", [Views(), Views(weak_crop="resized", flip=False)])
-def test_a_view_is_a_float_picture_of_the_same_size(photographs, name, size, views):
+def test_a_view_is_a_float_image_of_the_same_size(photographs, name, size, views):
     images = photographs(size)
     before = images.clone()
     view = build(name, views)(images)
@@ -129,7 +129,7 @@ def test_a_view_follows_from_the_seed(photographs, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_two_pictures_share_their_draws(photographs, name):
+def test_no_two_images_share_their_draws(photographs, name):
     torch.manual_seed(0)
     images = photographs(32)[:1].expand(64, -1, -1, -1)
     distinct = build(name, Views())(images).flatten(1).unique(dim=0)
@@ -137,8 +137,8 @@ def test_no_two_pictures_share_their_draws(photographs, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_view_never_mixes_pictures(name):
-    """Flat pictures of one channel each: no value of another picture may turn up."""
+def test_a_view_never_mixes_images(name):
+    """Flat images of one channel each: no value of another image may turn up."""
     images = torch.zeros(30, 3, 16, 16, dtype=torch.uint8)
     images[::2, 0] = 200
     views = replace(Views(), cutout=0.0, fill=0.0)
@@ -159,7 +159,7 @@ def test_weak_shifts_by_up_to_four_pixels_and_mirrors_half(photographs):
     assert 0.4 < mirrored.float().mean() < 0.6
 
 
-def test_without_crop_and_flip_the_weak_view_is_the_picture(photographs):
+def test_without_crop_and_flip_the_weak_view_is_the_image(photographs):
     images = photographs(32)
     assert torch.equal(build("weak", PLAIN)(images), images.float())
     resized = build("weak", replace(PLAIN, weak_crop="resized"))(images)  # at least all of it
@@ -293,9 +293,9 @@ def test_a_captured_policy_agrees_with_the_cpu(photographs, tape, name):
     expected = view(images)
     rewind = tape.replay("cuda")
 
-    def rewound(pictures):
+    def rewound(images):
         rewind()
-        return view(pictures)
+        return view(images)
 
     graph, output = capture(rewound, images.cuda())
     output.zero_()

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from comatch.data import reader as module
-from comatch.data.picture import read_picture, square
+from comatch.data.images import read_image, square
 from comatch.data.reader import Faster, Reader, gpu_decoder, pin
 from comatch.errors import UserError
 from comatch.types import Files
@@ -38,18 +38,18 @@ def read(files, rows, replace=False, places=None, side=16):
 # ---------------------------------------------------------------------------------- by Pillow
 
 
-def test_pictures_come_in_order_at_their_places(files):
+def test_images_come_in_order_at_their_places(files):
     rows, places = [3, 0, 6, 3, 4], [0.0, 0.5, 0.2, 1.0, 0.9]
     chunk = read(files, rows, places=places)
     assert chunk.rows == rows
     assert chunk.bad == {}
     assert chunk.images.shape == (5, 3, 16, 16)
     for image, row, place in zip(chunk.images, rows, places, strict=True):
-        expected = read_picture(files.root / files.names[row], 16, place)
+        expected = read_image(files.root / files.names[row], 16, place)
         assert np.array_equal(image.numpy(), expected)
 
 
-def test_what_gives_no_picture_is_left_out(files):
+def test_what_gives_no_image_is_left_out(files):
     spoil(files, 2)
     (files.root / files.names[5]).unlink()
     chunk = read(files, range(8))
@@ -66,13 +66,13 @@ def test_or_the_next_one_takes_its_place(files):
     assert chunk.rows == [0, 4, 1, 4]  # after the last comes the first
     assert set(chunk.bad) == {2, 3, 7}
     for image, row in zip(chunk.images, chunk.rows, strict=True):
-        assert np.array_equal(image.numpy(), read_picture(files.root / files.names[row], 16))
+        assert np.array_equal(image.numpy(), read_image(files.root / files.names[row], 16))
 
 
-def test_nothing_but_damaged_pictures(files):
+def test_nothing_but_damaged_images(files):
     for row in range(8):
         spoil(files, row)
-    with pytest.raises(UserError, match=r"8 pictures in a row give none \(0.jpg: .*truncated"):
+    with pytest.raises(UserError, match=r"8 images in a row give none \(0.jpg: .*truncated"):
         read(files, [3], replace=True)
     assert read(files, [3]).rows == []
 
@@ -85,15 +85,15 @@ def by_pillow(monkeypatch):
     """Squares what was decoded, in the place of the kernel for a GPU, which has its own tests."""
     squares = pytest.importorskip("comatch.kernels.squares")
 
-    def fit(pictures, places, into, rows):
-        for picture, place, row in zip(pictures, places, rows, strict=True):
-            image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+    def fit(images, places, into, rows):
+        for image, place, row in zip(images, places, rows, strict=True):
+            image = Image.fromarray(image.permute(1, 2, 0).numpy())
             into[row] = torch.from_numpy(square(image, into.shape[-1], place))
 
     monkeypatch.setattr(squares, "fit", fit)
 
 
-def test_decoded_pictures_and_others_are_put_together(files, by_pillow):
+def test_decoded_images_and_others_are_put_together(files, by_pillow):
     with Image.open(files.root / "7.jpg") as image:
         decoded = torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
         expected = {place: square(image, 16, place) for place in (0.0, 0.5, 1.0)}
@@ -128,8 +128,8 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
 
     def refuse_one(encoded):
         """As it does with CMYK: one of a list, and nothing of it is decoded."""
-        pictures = [decode_jpeg(data, ImageReadMode.RGB) for data in encoded]
-        return refuse(encoded) if any(p.shape == (3, 91, 20) for p in pictures) else pictures
+        images = [decode_jpeg(data, ImageReadMode.RGB) for data in encoded]
+        return refuse(encoded) if any(p.shape == (3, 91, 20) for p in images) else images
 
     for decoder in (decode, refuse, refuse_one):
         with Reader(64, CPU, 2) as reader:
@@ -143,7 +143,7 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
     assert sizes == [6] * 6
 
 
-def test_pictures_that_processes_decoded(files, by_pillow):
+def test_images_that_processes_decoded(files, by_pillow):
     """Of any kind, as far as they fit into their cells: of these all but the largest."""
     photograph(50, 60).save(files.root / files.names[1], "PNG")
     spoil(files, 5)
@@ -238,7 +238,7 @@ def test_readers_that_are_dropped_leave_the_gpu_in_order(files):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("decoder", [True, False])
-def test_a_gpu_gives_the_same_pictures(files, decoder, monkeypatch):
+def test_a_gpu_gives_the_same_images(files, decoder, monkeypatch):
     image = photograph(50, 60)
     image.save(files.root / files.names[1], "PNG")
     image.convert("CMYK").save(files.root / files.names[2], "JPEG")

@@ -1,9 +1,9 @@
-"""Batches drawn on the device: every picture once a pass, and exactly again from a checkpoint."""
+"""Batches drawn on the device: every image once a pass, and exactly again from a checkpoint."""
 
 import torch
 
 from comatch.data.resident import Resident, Shuffler
-from comatch.types import Pictures
+from comatch.types import Images
 
 
 def passes(shuffler, count):
@@ -35,13 +35,13 @@ def test_few_rows_fill_a_batch_evenly():
         assert counts.max() == 2
 
 
-def pictures(n, offset=0):
+def images(n, offset=0):
     images = (torch.arange(n) + offset).to(torch.uint8)[:, None, None, None].expand(n, 3, 2, 2)
-    return Pictures(images.contiguous(), torch.arange(n) + offset, [str(i) for i in range(n)])
+    return Images(images.contiguous(), torch.arange(n) + offset, [str(i) for i in range(n)])
 
 
-def test_labels_stay_with_their_pictures():
-    data = Resident(pictures(6), pictures(30, offset=100), batch=4, mu=2)
+def test_labels_stay_with_their_images():
+    data = Resident(images(6), images(30, offset=100), batch=4, mu=2)
     for step in range(9):
         data.before_step(step)
         draw = data.draw()
@@ -53,10 +53,10 @@ def test_labels_stay_with_their_pictures():
 
 def test_resuming_in_the_middle_of_a_pass():
     torch.manual_seed(0)
-    data = Resident(pictures(6), pictures(30), batch=4, mu=2)
+    data = Resident(images(6), images(30), batch=4, mu=2)
     data.before_step(0)
     data.draw()
-    other = Resident(pictures(6), pictures(30), batch=4, mu=2)
+    other = Resident(images(6), images(30), batch=4, mu=2)
     other.load_state_dict(data.state_dict())
     random = torch.get_rng_state()
     mine, theirs = [], []
@@ -70,6 +70,6 @@ def test_resuming_in_the_middle_of_a_pass():
     assert torch.equal(torch.stack(mine), torch.stack(theirs))
 
 
-def test_pictures_are_no_part_of_a_checkpoint():
-    data = Resident(pictures(6), pictures(30), batch=4, mu=2)
+def test_images_are_no_part_of_a_checkpoint():
+    data = Resident(images(6), images(30), batch=4, mu=2)
     assert not [name for name in data.state_dict() if "images" in name]

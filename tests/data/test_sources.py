@@ -18,7 +18,7 @@ from comatch.errors import UserError
 from comatch.types import UNLABELLED, Dataset
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-EACH = 4  # pictures in a batch of our CIFAR-10
+EACH = 4  # images in a batch of our CIFAR-10
 
 
 # ---------------------------------------------------------------------------------- dispatch
@@ -41,7 +41,7 @@ def test_a_name_unlike_any_gets_no_guess(tmp_path: Path) -> None:
     assert "did you mean" not in str(caught.value)
 
 
-def test_a_path_is_a_folder_of_pictures(tmp_path: Path) -> None:
+def test_a_path_is_a_folder_of_images(tmp_path: Path) -> None:
     for name in ("cat/1.png", "dog/1.png"):
         (tmp_path / name).parent.mkdir()
         Image.new("RGB", (9, 9), "red" if "cat" in name else "blue").save(tmp_path / name)
@@ -104,8 +104,8 @@ def test_stack_of_the_right_size_changes_nothing() -> None:
 
 
 def _pillow(image: torch.Tensor, size: int) -> np.ndarray:
-    picture = Image.fromarray(image.numpy().transpose(1, 2, 0))
-    return np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    image = Image.fromarray(image.numpy().transpose(1, 2, 0))
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
 
 def _close(one: torch.Tensor, other: np.ndarray) -> bool:
@@ -189,13 +189,13 @@ def test_cifar10_pixel_by_pixel(pickled: Path, batches: dict[str, Any]) -> None:
     assert data.train.images.shape == (5 * EACH, 3, 32, 32)
     images, labels = batches["data_batch_3"]
     assert data.train.labels[2 * EACH : 3 * EACH].tolist() == labels
-    # Green, row 5, column 7 of the second picture in the third batch.
+    # Green, row 5, column 7 of the second image in the third batch.
     assert data.train.images[2 * EACH + 1, 1, 5, 7] == images[1, 1024 + 5 * 32 + 7]
     assert np.array_equal(data.test.images.flatten(1), batches["test_batch"][0])
     assert data.test.labels.tolist() == batches["test_batch"][1]
 
 
-def test_both_forms_give_the_same_pictures(pickled: Path, binary: Path) -> None:
+def test_both_forms_give_the_same_images(pickled: Path, binary: Path) -> None:
     assert _same(load("cifar10", pickled.parent, None), load("cifar10", binary.parent, None))
 
 
@@ -397,7 +397,7 @@ def test_stl10(stl: Path) -> None:
     assert data.train.names[6:] == [f"unlabeled/{i:05d}" for i in range(5)]
     assert data.test.names == [f"test/{i:05d}" for i in range(4)]
     assert data.folds == [[0, 2, 4], [5, 1, 3]] * 5
-    # In the file the column comes before the row: blue, row 11, column 70 of unlabelled picture 3.
+    # In the file the column comes before the row: blue, row 11, column 70 of unlabelled image 3.
     raw = (stl / "unlabeled_X.bin").read_bytes()
     assert data.train.images[6 + 3, 2, 11, 70] == raw[((3 * 3 + 2) * 96 + 70) * 96 + 11]
     raw = (stl / "test_X.bin").read_bytes()
@@ -458,7 +458,7 @@ def test_a_labels_file_leaves_only_its_own_labels(stl: Path, tmp_path: Path) -> 
     assert data.test.labels.tolist() == [9, 0, 2, 1]
 
 
-def test_a_plain_list_keeps_the_labels_of_its_pictures(stl: Path, tmp_path: Path) -> None:
+def test_a_plain_list_keeps_the_labels_of_its_images(stl: Path, tmp_path: Path) -> None:
     file = tmp_path / "some.txt"
     file.write_text("train/00001\n4\ntrain/00001\n")
     data = load("stl10", stl, None, labels_file=file)

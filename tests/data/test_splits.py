@@ -9,7 +9,7 @@ import torch
 from comatch.config import Recipe, replace
 from comatch.data import splits
 from comatch.errors import UserError
-from comatch.types import UNLABELLED, Dataset, Files, Pictures
+from comatch.types import UNLABELLED, Dataset, Files, Images
 
 
 def dataset(per_class=(10, 12, 14), unlabelled=5, folds=()):
@@ -17,8 +17,8 @@ def dataset(per_class=(10, 12, 14), unlabelled=5, folds=()):
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(3))
     labels = torch.tensor(labels)[order]
     images = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].repeat(1, 3, 2, 2)
-    pictures = Pictures(images, labels, [f"p{i}" for i in range(len(labels))])
-    return Dataset("toy", [f"c{i}" for i in range(len(per_class))], pictures, folds=list(folds))
+    images = Images(images, labels, [f"p{i}" for i in range(len(labels))])
+    return Dataset("toy", [f"c{i}" for i in range(len(per_class))], images, folds=list(folds))
 
 
 def test_balanced_disjoint_and_complete():
@@ -30,7 +30,7 @@ def test_balanced_disjoint_and_complete():
     assert sorted(rows) == list(range(len(data.train)))
 
 
-def test_labelled_pictures_are_left_out_of_the_unlabelled_unless_asked():
+def test_labelled_images_are_left_out_of_the_unlabelled_unless_asked():
     data = dataset()
     apart = splits.make(data, Recipe(labels=6))
     assert not set(apart.labelled.tolist()) & set(apart.unlabelled.tolist())
@@ -60,17 +60,17 @@ def test_all_labels_are_used_when_no_number_is_given():
 
 @pytest.mark.parametrize(("share", "each"), [(0.01, 1), (0.1, 1), (0.25, 3), (0.5, 6), (0.83, 10)])
 def test_a_share_is_the_same_number_of_each_class(share, each):
-    """Of 36 labelled pictures in three classes; the five without a label do not count."""
+    """Of 36 labelled images in three classes; the five without a label do not count."""
     data = dataset()
     split = splits.make(data, Recipe(labels=share))
     assert torch.bincount(data.train.labels[split.labelled]).tolist() == [each] * 3
-    assert split.origin == f"{each} a class ({share} of 36 labelled pictures in 3 classes), by seed"
+    assert split.origin == f"{each} a class ({share} of 36 labelled images in 3 classes), by seed"
     same = splits.make(data, Recipe(labels=3 * each))
     assert torch.equal(split.labelled, same.labelled)
 
 
 def test_shares_of_imagenet_are_those_of_the_paper():
-    """1,281,167 pictures in 1,000 classes; a tenth of them will do."""
+    """1,281,167 images in 1,000 classes; a tenth of them will do."""
     labels = torch.arange(128_117) % 100
     files = Files("", labels, [str(i) for i in range(len(labels))])
     data = Dataset("imagenet", [str(c) for c in range(100)], files)
@@ -79,7 +79,7 @@ def test_shares_of_imagenet_are_those_of_the_paper():
 
 
 def test_a_share_that_a_class_does_not_have():
-    with pytest.raises(UserError, match="class 'c0' has 10 labelled pictures, not 11"):
+    with pytest.raises(UserError, match="class 'c0' has 10 labelled images, not 11"):
         splits.make(dataset(), Recipe(labels=0.9))
 
 
@@ -169,7 +169,7 @@ def test_a_fold_of_few_labels():
     assert [len(part.validation) for part in sixths] == [1] * 6
     with pytest.raises(UserError, match="6 labels are too few for 7 parts"):
         splits.make(data, Recipe(labels=6, fold="1/7"))
-    with pytest.raises(UserError, match="class 'c0' has one labelled picture"):
+    with pytest.raises(UserError, match="class 'c0' has one labelled image"):
         splits.make(data, Recipe(labels=3, fold="1/3"))
 
 
@@ -187,8 +187,8 @@ def test_predefined_folds_are_used_by_seed():
     [
         (Recipe(labels=7), "7 labels cannot be shared evenly by 3 classes: use --labels 6 or 9"),
         (Recipe(labels=2), "use --labels 3"),
-        (Recipe(labels=33), "class 'c0' has 10 labelled pictures, not 11: use --labels 30"),
-        (Recipe(validation=0.99), "leaves no labelled picture of class 'c0'"),
+        (Recipe(labels=33), "class 'c0' has 10 labelled images, not 11: use --labels 30"),
+        (Recipe(validation=0.99), "leaves no labelled image of class 'c0'"),
     ],
 )
 def test_impossible_splits_say_what_to_do(recipe, message):
@@ -197,5 +197,5 @@ def test_impossible_splits_say_what_to_do(recipe, message):
 
 
 def test_a_class_without_labels_is_an_error():
-    with pytest.raises(UserError, match="class 'c1' has no labelled picture"):
+    with pytest.raises(UserError, match="class 'c1' has no labelled image"):
         splits.make(dataset(per_class=(5, 0, 5)), Recipe())

@@ -1,4 +1,4 @@
-"""Batches from files: the pictures as read one by one, with their labels, and again exactly."""
+"""Batches from files: the images as read one by one, with their labels, and again exactly."""
 
 import gc
 import threading
@@ -11,17 +11,17 @@ from PIL import Image
 
 from comatch import distributed
 from comatch.data import streaming as module
-from comatch.data.picture import read_picture
+from comatch.data.images import read_image
 from comatch.data.streaming import Order, Streaming, in_pieces, middle, side_for
 from comatch.errors import UserError
-from comatch.types import Files, Pictures
+from comatch.types import Files, Images
 
 CPU = torch.device("cpu")
 SIDE = 9
 
 
 def make_files(root, count, offset=0, size=(12, 12)):
-    """Flat pictures, each with its number for a grey and for a label."""
+    """Flat images, each with its number for a grey and for a label."""
     root.mkdir(parents=True)
     names = [f"{i:03d}.png" for i in range(count)]
     for i, name in enumerate(names):
@@ -47,7 +47,7 @@ def batches(feed, steps):
 # -------------------------------------------------------------------------------------- batches
 
 
-def test_labels_stay_with_their_pictures(parts):
+def test_labels_stay_with_their_images(parts):
     for draw in batches(stream(parts), range(9)):
         assert torch.equal(draw.x[:, 0, 0, 0].long(), draw.y)
         assert torch.equal(draw.u[:, 0, 0, 0].long(), draw.truth)
@@ -57,7 +57,7 @@ def test_labels_stay_with_their_pictures(parts):
         assert draw.x.dtype == torch.uint8
 
 
-def test_pictures_are_those_of_the_files_in_windows_of_their_own(tmp_path):
+def test_images_are_those_of_the_files_in_windows_of_their_own(tmp_path):
     """Each column has its own red: it says where the window was, and that it was copied well."""
     pixels = np.zeros((12, 60, 3), np.uint8)
     pixels[..., 0] = np.arange(60) * 4
@@ -73,7 +73,7 @@ def test_pictures_are_those_of_the_files_in_windows_of_their_own(tmp_path):
     for draw in (first, second):
         for image, row in zip(draw.u, draw.rows.tolist(), strict=True):
             left = float(image[0, 0].float().mean()) / 4 - 5.5
-            expected = read_picture(parts[1].root / names[row], 12, left / 48)
+            expected = read_image(parts[1].root / names[row], 12, left / 48)
             assert np.abs(image.numpy().astype(int) - expected).max() <= 2
             lefts.append(left)
     assert min(lefts) >= -0.1
@@ -81,7 +81,7 @@ def test_pictures_are_those_of_the_files_in_windows_of_their_own(tmp_path):
     assert len({round(left) for left in lefts}) > 3
 
 
-def test_every_picture_once_before_any_twice():
+def test_every_image_once_before_any_twice():
     order = Order(23, 5, 7)
     first, second = (np.concatenate([order.at(4 * t + i) for i in range(4)]) for t in (0, 1))
     assert len(set(first.tolist())) == len(set(second.tolist())) == 20
@@ -156,14 +156,14 @@ def test_the_next_batch_is_ready_while_this_one_trains(parts):
     assert time.monotonic() - began < 0.05
 
 
-def test_a_method_that_looks_at_no_unlabelled_picture(parts):
+def test_a_method_that_looks_at_no_unlabelled_image(parts):
     feed = stream((parts[0], parts[1].subset(torch.tensor([], dtype=torch.long))), mu=0)
     draw = next(batches(feed, [0]))
     assert len(draw.x) == 4
     assert draw.u.shape == (0, 3, SIDE, SIDE)
 
 
-def test_not_all_pictures_at_once(parts):
+def test_not_all_images_at_once(parts):
     with pytest.raises(UserError, match="stream=no"):
         stream(parts).everything()
 
@@ -198,10 +198,10 @@ def test_threads_end_with_their_stream(parts):
     assert threading.active_count() < before
 
 
-# -------------------------------------------------------------------------- damaged pictures
+# -------------------------------------------------------------------------- damaged images
 
 
-def test_a_damaged_picture_is_replaced_and_counted_once(tmp_path):
+def test_a_damaged_image_is_replaced_and_counted_once(tmp_path):
     parts = make_files(tmp_path / "x", 100), make_files(tmp_path / "u", 120, offset=100)
     (parts[1].root / "007.png").write_bytes(b"\x89PNG")
     (parts[0].root / "099.png").unlink()
@@ -227,18 +227,18 @@ def test_more_than_one_in_a_hundred_is_an_error(parts):
     assert feed.counts() == {"unreadable": 3}
     (parts[1].root / "007.png").write_bytes(b"")
     feed = stream(parts, batch=4, mu=7)
-    with pytest.raises(UserError, match=r"4 of 36 pictures cannot be read, .*png: an empty file"):
+    with pytest.raises(UserError, match=r"4 of 36 images cannot be read, .*png: an empty file"):
         list(batches(feed, range(2)))
 
 
 # ------------------------------------------------------------------------------ for evaluation
 
 
-def test_all_pictures_in_pieces(tmp_path, monkeypatch):
+def test_all_images_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 4)
     files = make_files(tmp_path / "x", 11, size=(16, 12))
     (files.root / "005.png").write_bytes(b"?")
-    with pytest.warns(UserWarning, match=r"1 pictures cannot be read .* \(005.png: not a picture"):
+    with pytest.warns(UserWarning, match=r"1 images cannot be read .* \(005.png: not an image"):
         pieces = list(in_pieces(files, 8, CPU))
     assert [len(images) for images, _ in pieces] == [4, 3, 3]
     labels = torch.cat([labels for _, labels in pieces])
@@ -248,18 +248,18 @@ def test_all_pictures_in_pieces(tmp_path, monkeypatch):
     assert torch.equal(images[:, 0, 0, 0].long(), labels)
 
 
-def test_resident_pictures_come_in_one_piece():
-    part = Pictures(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), torch.arange(5), list("abcde"))
+def test_resident_images_come_in_one_piece():
+    part = Images(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), torch.arange(5), list("abcde"))
     ((images, labels),) = in_pieces(part, 8, CPU)
     assert images is part.images
     assert labels is part.labels
 
 
-def test_no_picture_at_all(tmp_path):
+def test_no_image_at_all(tmp_path):
     files = make_files(tmp_path / "x", 2)
     for name in files.names:
         (files.root / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"none of 2 pictures can be read \(000.png: an empty file"):
+    with pytest.raises(UserError, match=r"none of 2 images can be read \(000.png: an empty file"):
         list(in_pieces(files, 8, CPU))
 
 

@@ -3,14 +3,14 @@
 import copy
 
 import pytest
+import reference
 import torch
 import torch.nn.functional as F
+from reference import SLOPE, images
 from torch import nn
 
-import twins
 from comatch.nets import wide_resnet
 from helpers import error
-from twins import SLOPE, pictures
 
 pytest.importorskip("triton")
 from comatch.kernels import block, conv, norm
@@ -30,7 +30,7 @@ def convolutions(request, monkeypatch):
     if request.param == "own":
         monkeypatch.setattr(conv, "fits", lambda x, w, stride: stride == 1 and conv.made_for(w))
         for name in ("forward", "backward_input", "backward_weight"):
-            monkeypatch.setattr(conv, name, getattr(twins, f"conv_{name}"))
+            monkeypatch.setattr(conv, name, getattr(reference, f"conv_{name}"))
     return request.param
 
 
@@ -62,7 +62,7 @@ def test_block(device, tolerance, kind, size):
     """Output, its sums, the statistics of both norms and every gradient, all in float32."""
     plain = plain_block(kind, device)
     fused = copy.deepcopy(plain)
-    x = pictures(3, KINDS[kind][0], size, size, device=device) + 0.5
+    x = images(3, KINDS[kind][0], size, size, device=device) + 0.5
     inputs = x.clone().requires_grad_(), x.clone().requires_grad_()
     tolerance *= 10  # several layers deep
 
@@ -72,7 +72,7 @@ def test_block(device, tolerance, kind, size):
     truth = plain(inputs[0])
     out, parts, *statistics = fused_block(fused, inputs[1])
     assert error(out, truth) < tolerance
-    assert error(parts.sum(0), twins.sums(truth, truth)) < tolerance
+    assert error(parts.sum(0), reference.sums(truth, truth)) < tolerance
     for stats, normed in zip(statistics, seen, strict=True):
         assert error(stats[0], normed.mean((0, 2, 3))) < tolerance
         assert error(stats[1], normed.var((0, 2, 3), correction=0)) < tolerance
@@ -87,7 +87,7 @@ def test_block(device, tolerance, kind, size):
 
 def test_what_a_unit_keeps(device, convolutions):
     """A library wants the activated input in the backward; our kernels activate it again."""
-    x, weight = (pictures(*s, device=device) for s in ((2, 16, 8, 8), (32, 16, 3, 3)))
+    x, weight = (images(*s, device=device) for s in ((2, 16, 8, 8), (32, 16, 3, 3)))
     gamma, beta = torch.ones(16, device=device), torch.zeros(16, device=device)
     parts = norm.moments(x)[1]
     for keep in (False, True):
@@ -97,7 +97,7 @@ def test_what_a_unit_keeps(device, convolutions):
 
 
 def test_stem(device):
-    x, weight = (pictures(*s, device=device) for s in ((2, 3, 8, 8), (16, 3, 3, 3)))
+    x, weight = (images(*s, device=device) for s in ((2, 3, 8, 8), (16, 3, 3, 3)))
     leaf = weight.clone().requires_grad_()
     out, parts = block.Stem.apply(x, leaf)
     truth = F.conv2d(x, weight, padding=1)
@@ -111,7 +111,7 @@ def test_stem(device):
 
 @pytest.mark.parametrize("size", [6, 1])
 def test_features(device, size):
-    x = pictures(5, 64, size, size, device=device) + 0.5
+    x = images(5, 64, size, size, device=device) + 0.5
     gamma, beta = torch.rand(64, device=device) + 0.5, torch.randn(64, device=device)
     plain, fused = ([t.clone().requires_grad_() for t in (x, gamma, beta)] for _ in range(2))
     normed = F.batch_norm(plain[0], None, None, *plain[1:], True, 0.1, EPS)
@@ -131,7 +131,7 @@ def test_features(device, size):
 def test_lower(device):
     """All weights in bf16 and in the same memory format; their gradients in float32."""
     weights = [
-        pictures(4, 3, 3, 3, device=device).requires_grad_(),
+        images(4, 3, 3, 3, device=device).requires_grad_(),
         torch.full((7,), 1 + 2**-12, device=device, requires_grad=True),
     ]
     lowered = block.Lower.apply(*weights)
@@ -149,7 +149,7 @@ def test_lower(device):
 def test_a_block_in_bf16_is_the_same_every_time():
     """All kernels of this one are ours: sums are added in a fixed order."""
     plain = plain_block("first", "cuda")
-    x = pictures(37, 16, 32, 32, device="cuda", dtype=torch.bfloat16)
+    x = images(37, 16, 32, 32, device="cuda", dtype=torch.bfloat16)
     results = []
     for _ in range(2):
         layers, leaf = copy.deepcopy(plain), x.clone().requires_grad_()

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from reference import SLOPE, conv_backward_input, conv_backward_weight, conv_forward, images
 
 from helpers import error
-from twins import SLOPE, conv_backward_input, conv_backward_weight, conv_forward, pictures
 
 pytest.importorskip("triton")
 from comatch.kernels import conv
@@ -55,9 +55,9 @@ def launched(monkeypatch, tmp_path):
 
 def call(piece, into, out, n=2, device="cpu", dtype=torch.bfloat16):
     """One of the three kernels and its twin, on noise."""
-    x = pictures(n, into, 32, 32, device=device, dtype=dtype)
-    dy = pictures(n, out, 32, 32, device=device, dtype=dtype)
-    weight = pictures(out, into, 3, 3, device=device) / 8
+    x = images(n, into, 32, 32, device=device, dtype=dtype)
+    dy = images(n, out, 32, 32, device=device, dtype=dtype)
+    weight = images(out, into, 3, 3, device=device) / 8
     coef = torch.stack([torch.rand(into) + 0.5, torch.randn(into)]).to(device)
     arguments = {
         "forward": (x, coef, weight, SLOPE),
@@ -92,7 +92,7 @@ def test_the_source_compiles_and_agrees_with_its_caller(compiler, launched, into
     ((grid, block, args, shared),) = launched["launched"]
     assert launched["configured"] == shared
     assert grid == (3, 1, 1)
-    assert args[-1] == 2 * 32 // conv.ROWS  # tiles of all pictures
+    assert args[-1] == 2 * 32 // conv.ROWS  # tiles of all images
     numbers = f"constexpr int SHARED = {shared}, THREADS = {block[0]};"
     for gpu, most in GPUS.items():
         assert shared <= most
@@ -129,7 +129,7 @@ def test_compiled_once_for_each_kind_of_gpu(launched, monkeypatch):
 
 def test_weights_may_lie_in_any_memory_format(launched):
     """The source reads them as [out][tap][in]."""
-    x, weight = pictures(1, 16, 32, 32, dtype=torch.bfloat16), torch.randn(32, 16, 3, 3)
+    x, weight = images(1, 16, 32, 32, dtype=torch.bfloat16), torch.randn(32, 16, 3, 3)
     conv.forward(x, torch.zeros(2, 16), weight, SLOPE)
     ((_, _, args, _),) = launched["launched"]
     assert torch.equal(args[2], weight)

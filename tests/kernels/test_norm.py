@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import SLOPE, activate, affine, images, slopes, sums
 
 from helpers import error
-from twins import SLOPE, activate, affine, pictures, slopes, sums
 
 pytest.importorskip("triton")
 from comatch.kernels import norm
@@ -24,7 +24,7 @@ def many_blocks(monkeypatch):
 
 def make(shape, device):
     """x, gamma, beta and the gradient behind the activation."""
-    x, da = (pictures(*shape, device=device) for _ in range(2))
+    x, da = (images(*shape, device=device) for _ in range(2))
     gamma, beta = torch.rand(shape[1]) + 0.5, torch.randn(shape[1])
     return x + 0.5, gamma.to(device), beta.to(device), da
 
@@ -63,7 +63,7 @@ def test_forward_is_batch_norm_and_activation(device, shape):
 
 def test_variance_of_data_far_from_zero(device):
     """The square of the mean is 900 times the variance."""
-    x = (pictures(4, 16, 16, 16) + 30).to(device)
+    x = (images(4, 16, 16, 16) + 30).to(device)
     one, zero = torch.ones(16, device=device), torch.zeros(16, device=device)
     _, stats = norm.statistics(norm.moments(x)[1], rows(x), one, zero, EPS)
     torch.testing.assert_close(stats[1], x.var((0, 2, 3), correction=0), rtol=1e-3, atol=0)
@@ -107,7 +107,7 @@ def test_backward_is_that_of_autograd(device, shape, stride):
     other = None
     if stride is not None:
         seen = leaves[0][:, :, ::stride, ::stride]
-        other = pictures(*seen.shape, device=device)
+        other = images(*seen.shape, device=device)
         objective = objective + (seen * other).sum()
     dx, dgamma, dbeta = torch.autograd.grad(objective, leaves)
 
@@ -152,7 +152,7 @@ def test_add_parts(device, shape):
 
 @pytest.mark.parametrize("shape", [(3, 24, 6, 6), (2, 128, 5, 5), (4, 64, 1, 1)])
 def test_spread_is_the_gradient_of_the_mean(device, shape):
-    like = pictures(*shape, device=device)
+    like = images(*shape, device=device)
     values = torch.randn(shape[1], shape[0], device=device).T  # not in the order of memory
     truth = (values / (shape[2] * shape[3]))[:, :, None, None].expand(shape)
     assert error(norm.spread(values, like), truth) < 1e-6

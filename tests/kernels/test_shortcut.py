@@ -3,15 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import SLOPE, activate, images, slopes, sums
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from helpers import error
-from twins import SLOPE, activate, pictures, slopes, sums
 
 pytest.importorskip("triton")
 from comatch.kernels import shortcut
 
-SHAPES = [(3, 16, 32, 6), (2, 32, 64, 8), (1, 16, 16, 4)]  # pictures, channels in and out, size
+SHAPES = [(3, 16, 32, 6), (2, 32, 64, 8), (1, 16, 16, 4)]  # images, channels in and out, size
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def many_blocks(monkeypatch):
 
 
 def make(n, into, out, size, device):
-    x, weight = pictures(n, into, size, size, device=device), torch.randn(out, into, 1, 1)
+    x, weight = images(n, into, size, size, device=device), torch.randn(out, into, 1, 1)
     return x, weight.to(device), torch.randn(2, into, device=device)
 
 
@@ -34,7 +34,7 @@ def test_forward_and_gradient_of_the_weight(device, tolerance, shape, stride, ac
     y = shortcut.forward(x, coef, weight, stride, SLOPE)
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert error(y, F.conv2d(activate(x, coef), weight, stride=stride)) < tolerance
-    dy = pictures(*y.shape, device=device)
+    dy = images(*y.shape, device=device)
     truth = conv2d_weight(activate(x, coef), weight.shape, dy, stride=stride)
     assert error(shortcut.backward_weight(dy, x, coef, stride, SLOPE), truth) < tolerance
 
@@ -43,7 +43,7 @@ def test_forward_and_gradient_of_the_weight(device, tolerance, shape, stride, ac
 def test_backward_input(device, tolerance, shape):
     """Of the pixels that were looked at, whatever the stride was."""
     x, weight, _ = make(*shape, device)
-    dy = pictures(shape[0], shape[2], shape[3], shape[3], device=device)
+    dy = images(shape[0], shape[2], shape[3], shape[3], device=device)
     dx = shortcut.backward_input(dy, weight)
     assert dx.is_contiguous(memory_format=torch.channels_last)
     assert error(dx, conv2d_input(x.shape, weight, dy)) < tolerance
@@ -55,8 +55,8 @@ def test_merge(device, tolerance, shape, convolved):
     """What comes back through a shortcut that begins behind the activation."""
     n, into, out, size = shape
     x, weight, coef = make(*shape, device)
-    d = pictures(*x.shape, device=device)
-    dout = pictures(n, out if convolved else into, size, size, device=device)
+    d = images(*x.shape, device=device)
+    dout = images(n, out if convolved else into, size, size, device=device)
     back = conv2d_input(x.shape, weight, dout) if convolved else dout
     truth = d + slopes(x, coef) * back
     total, parts = shortcut.merge(d, dout, weight if convolved else None, x, coef, SLOPE)

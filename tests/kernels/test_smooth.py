@@ -53,7 +53,7 @@ def test_a_bank_of_opposites_at_the_coldest_temperature(device):
 
 
 def test_an_empty_bank_gives_numbers(device):
-    """Before the first pictures are in it, all its rows are zero."""
+    """Before the first images are in it, all its rows are zero."""
     z, _, _ = make(3, 1, 5, 16, device)
     bank_z, bank_p = torch.zeros(40, 16, device=device), torch.zeros(40, 5, device=device)
     assert torch.equal(

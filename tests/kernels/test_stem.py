@@ -3,15 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import images, sums
 from torch.nn.grad import conv2d_weight
 
 from helpers import error
-from twins import pictures, sums
 
 pytest.importorskip("triton")
 from comatch.kernels import stem
 
-SHAPES = [(3, 5, 16), (2, 8, 32), (1, 4, 16)]  # pictures, their size, channels
+SHAPES = [(3, 5, 16), (2, 8, 32), (1, 4, 16)]  # images, their size, channels
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def many_blocks(monkeypatch):
 
 @pytest.mark.parametrize(("n", "size", "channels"), SHAPES)
 def test_forward(device, n, size, channels):
-    x, weight = pictures(n, 3, size, size, device=device), pictures(channels, 3, 3, 3).to(device)
+    x, weight = images(n, 3, size, size, device=device), images(channels, 3, 3, 3).to(device)
     y, parts = stem.forward(x, weight)
     truth = F.conv2d(x, weight, padding=1)
     assert y.dtype == torch.bfloat16
@@ -32,7 +32,7 @@ def test_forward(device, n, size, channels):
     assert error(parts.sum(0), sums(truth, truth)) < 1e-5  # of what it was before rounding
 
 
-def test_pictures_and_weights_are_rounded_as_autocast_does(device):
+def test_images_and_weights_are_rounded_as_autocast_does(device):
     x = torch.rand(2, 3, 8, 8, device=device).contiguous(memory_format=torch.channels_last)
     weight = torch.randn(16, 3, 3, 3, device=device).contiguous(memory_format=torch.channels_last)
     y, _ = stem.forward(x, weight)
@@ -41,7 +41,7 @@ def test_pictures_and_weights_are_rounded_as_autocast_does(device):
 
 @pytest.mark.parametrize(("n", "size", "channels"), SHAPES)
 def test_backward_weight(device, n, size, channels):
-    x = pictures(n, 3, size, size, device=device)
-    dy = pictures(n, channels, size, size, device=device, dtype=torch.bfloat16)
+    x = images(n, 3, size, size, device=device)
+    dy = images(n, channels, size, size, device=device, dtype=torch.bfloat16)
     truth = conv2d_weight(x, (channels, 3, 3, 3), dy.float(), padding=1)
     assert error(stem.backward_weight(dy, x), truth) < 1e-5

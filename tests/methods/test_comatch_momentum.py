@@ -1,4 +1,4 @@
-"""Section 3.3 against a twin that goes picture by picture and writes every matrix out."""
+"""Section 3.3 against a twin that goes image by image and writes every matrix out."""
 
 import copy
 import math
@@ -113,8 +113,8 @@ def test_against_the_twin(settings):
 def test_only_the_networks_own_views_get_a_gradient():
     method = make()
     (batch,) = batches(1)
-    for picture in (batch.x, *batch.u):
-        picture.requires_grad_()
+    for image in (batch.x, *batch.u):
+        image.requires_grad_()
     method(batch).loss.backward()
     weak, strong, other = batch.u
     assert batch.x.grad.abs().max() > 0

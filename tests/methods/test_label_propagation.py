@@ -13,10 +13,10 @@ from comatch.config import replace, settings_of
 from comatch.data import splits
 from comatch.errors import UserError
 from comatch.nets import WideResNet
-from comatch.training.assemble import assemble
-from comatch.types import UNLABELLED, Batch, Everything, Task
+from comatch.training.build import assemble
+from comatch.types import UNLABELLED, AllImages, Batch, Task
 
-CLASSES, B, MUB, PICTURES, LABELLED = 3, 4, 7, 30, 6
+CLASSES, B, MUB, IMAGES, LABELLED = 3, 4, 7, 30, 6
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 BUFFERS = ("label", "certainty", "class_weight")
 
@@ -24,7 +24,7 @@ BUFFERS = ("label", "certainty", "class_weight")
 def make(steps=10, **settings):
     torch.manual_seed(0)
     config = methods.CONFIGS["label_propagation"](**{"neighbours": 4, **settings})
-    task = Task(CLASSES, steps, PICTURES, MEAN, STD)
+    task = Task(CLASSES, steps, IMAGES, MEAN, STD)
     return methods.build(config, WideResNet(10, 1), task).double()
 
 
@@ -32,16 +32,16 @@ def everything(seed=2):
     generator = torch.Generator().manual_seed(seed)
     x, u = (
         torch.randint(256, (n, 3, 8, 8), generator=generator, dtype=torch.uint8)
-        for n in (LABELLED, PICTURES)
+        for n in (LABELLED, IMAGES)
     )
-    return Everything(x, torch.arange(LABELLED) % CLASSES, u)
+    return AllImages(x, torch.arange(LABELLED) % CLASSES, u)
 
 
 def batch(seed=1):
     generator = torch.Generator().manual_seed(seed)
     x, u = (torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64) for n in (B, MUB))
     y = torch.randint(CLASSES, (B,), generator=generator)
-    return Batch(x, y, (u,), torch.randperm(PICTURES, generator=generator)[:MUB])
+    return Batch(x, y, (u,), torch.randperm(IMAGES, generator=generator)[:MUB])
 
 
 def state(method):
@@ -49,17 +49,17 @@ def state(method):
 
 
 def test_propagated_labels_against_dense_matrices():
-    """Everything in one piece, from pictures to weights."""
+    """AllImages in one piece, from images to weights."""
     method = make(iterations=200)
     seen = everything()
     method.refresh(seen)
 
     net = copy.deepcopy(method.net).eval()
-    pictures = torch.cat([seen.x, seen.u]).double() / 255
+    images = torch.cat([seen.x, seen.u]).double() / 255
     for channel in range(3):
-        pictures[:, channel] = (pictures[:, channel] - MEAN[channel]) / STD[channel]
+        images[:, channel] = (images[:, channel] - MEAN[channel]) / STD[channel]
     with torch.no_grad():
-        v = net(pictures).features
+        v = net(images).features
     v = v / v.norm(dim=1, keepdim=True)
     n = len(v)
     a = torch.zeros(n, n, dtype=torch.float64)
@@ -76,7 +76,7 @@ def test_propagated_labels_against_dense_matrices():
     z = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - 0.99 * scale @ w @ scale, y)
 
     count = [LABELLED / CLASSES] * CLASSES
-    for i in range(PICTURES):
+    for i in range(IMAGES):
         row = z[LABELLED + i].tolist()
         shares = [value / sum(row) for value in row]
         entropy = -sum(s * math.log(s) for s in shares)
@@ -89,7 +89,7 @@ def test_propagated_labels_against_dense_matrices():
     assert len(set(method.label.tolist())) > 1
 
 
-def test_loss_picture_by_picture():
+def test_loss_image_by_image():
     method = make()
     method.refresh(everything())
     method.label[3] = UNLABELLED
@@ -100,11 +100,11 @@ def test_loss_picture_by_picture():
     weight = method.class_weight.tolist()
     loss_x = sum(-weight[c] * log_p[i][c] for i, c in enumerate(b.y.tolist())) / B
     loss_u, guesses = 0.0, []
-    for i, picture in enumerate(b.rows.tolist()):
-        c = method.label[picture].item()
+    for i, image in enumerate(b.rows.tolist()):
+        c = method.label[image].item()
         guesses.append(c)
         if c != UNLABELLED:
-            loss_u -= method.certainty[picture].item() * weight[c] * log_p[B + i][c] / MUB
+            loss_u -= method.certainty[image].item() * weight[c] * log_p[B + i][c] / MUB
     step = method(b)
     assert step.loss.item() == pytest.approx(loss_x + loss_u, rel=1e-9)
     assert step.metrics["loss_u"].item() == pytest.approx(loss_u, rel=1e-9)
@@ -170,16 +170,16 @@ def test_looking_at_everything_leaves_no_trace_but_labels():
     assert not any(buffer.requires_grad for buffer in method.buffers())
 
 
-def test_chunks_of_pictures_make_no_difference():
-    method, pictures = make(), everything().u
+def test_chunks_of_images_make_no_difference():
+    method, images = make(), everything().u
     with torch.no_grad():
-        whole = method.features(pictures)
+        whole = method.features(images)
         for chunk in (1, 7, 30):
-            torch.testing.assert_close(method.features(pictures, chunk), whole)
-    torch.testing.assert_close(whole.norm(dim=1), torch.ones(PICTURES, dtype=torch.float64))
+            torch.testing.assert_close(method.features(images, chunk), whole)
+    torch.testing.assert_close(whole.norm(dim=1), torch.ones(IMAGES, dtype=torch.float64))
 
 
-def test_more_neighbours_than_pictures():
+def test_more_neighbours_than_images():
     method = make(neighbours=1000)
     method.refresh(everything())
     assert method.certainty.isfinite().all()
@@ -221,7 +221,7 @@ def test_killed_and_resumed_is_the_same(stop):
     assert (method.label >= 0).all()
 
 
-def test_the_truth_about_unlabelled_pictures_is_never_used(tmp_path, tiny):
+def test_the_truth_about_unlabelled_images_is_never_used(tmp_path, tiny):
     """A whole run whose truth was exchanged learns the same; only its score differs."""
     recipe = recipes.get("digits", "label_propagation")
     known = {**settings_of(recipe), **settings_of(recipe.method)}

@@ -1,4 +1,4 @@
-"""ReMixMatch against a slow twin that goes picture by picture, over several steps."""
+"""ReMixMatch against a slow twin that goes image by image, over several steps."""
 
 import copy
 import math
@@ -52,10 +52,10 @@ def mean_entropy(targets, p):
     return sum(cross_entropy(t, q) for t, q in zip(targets, p, strict=True)) / len(p)
 
 
-def quarter_turns(picture, quarters):
+def quarter_turns(image, quarters):
     for _ in range(quarters):
-        picture = picture.transpose(1, 2).flip(1)  # a quarter against the clock
-    return picture
+        image = image.transpose(1, 2).flip(1)  # a quarter against the clock
+    return image
 
 
 class Twin:
@@ -85,7 +85,7 @@ class Twin:
             aligned = normalised([value * r for value, r in zip(p, ratio, strict=True)])
             guesses.append(normalised([value**2 for value in aligned]))  # T = 0.5
 
-        pictures = strong[:B] + list(b.u[0]) + strong[B:]
+        images = strong[:B] + list(b.u[0]) + strong[B:]
         targets = labels + guesses * 3
         order = torch.rand(len(targets)).argsort().tolist()
         gamma = torch._standard_gamma(torch.full((2, len(targets)), 0.75)).tolist()
@@ -93,7 +93,7 @@ class Twin:
         for i, j in enumerate(order):
             share = gamma[0][i] / (gamma[0][i] + gamma[1][i])
             share = max(share, 1 - share)
-            mixed.append(share * pictures[i] + (1 - share) * pictures[j])
+            mixed.append(share * images[i] + (1 - share) * images[j])
             pairs = zip(targets[i], targets[j], strict=True)
             mixed_targets.append([share * mine + (1 - share) * its for mine, its in pairs])
         quarters = torch.randint(4, (MUB,)).tolist()

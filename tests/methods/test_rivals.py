@@ -1,4 +1,4 @@
-"""Each rival's loss against a slow twin that goes picture by picture, and how they are related."""
+"""Each rival's loss against a slow twin that goes image by image, and how they are related."""
 
 import copy
 import math
@@ -13,13 +13,13 @@ from comatch.methods import CoMatch
 from comatch.nets import WideResNet
 from comatch.types import UNLABELLED, Batch, Task
 
-CLASSES, B, MUB, PICTURES = 3, 4, 7, 12
+CLASSES, B, MUB, IMAGES = 3, 4, 7, 12
 
 
 def make(name, steps=1, **settings):
     torch.manual_seed(0)
     config = methods.CONFIGS[name](**settings)
-    method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, PICTURES)).double()
+    method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, IMAGES)).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(10)  # predictions that differ from each other
     return method
@@ -32,11 +32,11 @@ def batch(method, seed=1):
         for n in (B, *[MUB] * len(method.views))
     )
     y = torch.randint(CLASSES, (B,), generator=generator)
-    return Batch(x, y, tuple(u), torch.randperm(PICTURES, generator=generator)[:MUB])
+    return Batch(x, y, tuple(u), torch.randperm(IMAGES, generator=generator)[:MUB])
 
 
 def predictions(method, *views):
-    """Probabilities of each picture of each view, as lists, from one forward over all of them."""
+    """Probabilities of each image of each view, as lists, from one forward over all of them."""
     net = copy.deepcopy(method.net)
     logits = net(torch.cat(views)).logits
     split = logits.split([len(view) for view in views])
@@ -187,7 +187,7 @@ def test_mixmatch():
     for p, q in zip(one, other, strict=True):
         powers = [((s + t) / 2) ** 2 for s, t in zip(p, q, strict=True)]
         guesses.append([power / sum(powers) for power in powers])
-    pictures = list(torch.cat([b.x, *b.u]))
+    images = list(torch.cat([b.x, *b.u]))
     labels = [one_hot(c) for c in b.y.tolist()] + guesses + guesses
 
     torch.manual_seed(5)
@@ -197,7 +197,7 @@ def test_mixmatch():
     for i, j in enumerate(order):
         share = gamma[0][i] / (gamma[0][i] + gamma[1][i])
         share = max(share, 1 - share)
-        mixed.append(share * pictures[i] + (1 - share) * pictures[j])
+        mixed.append(share * images[i] + (1 - share) * images[j])
         pairs = zip(labels[i], labels[j], strict=True)
         targets.append([share * mine + (1 - share) * its for mine, its in pairs])
     (p,) = predictions(method, torch.stack(mixed))
@@ -215,10 +215,10 @@ def test_s4l_rotation():
     b = batch(method)
     turned, which = [], []
     for quarters in range(4):
-        for picture in b.u[0]:
+        for image in b.u[0]:
             for _ in range(quarters):
-                picture = picture.transpose(1, 2).flip(1)  # a quarter against the clock
-            turned.append(picture)
+                image = image.transpose(1, 2).flip(1)  # a quarter against the clock
+            turned.append(image)
             which.append(quarters)
     net = copy.deepcopy(method.net)
     out = net(torch.cat([b.x, torch.stack(turned)]))
@@ -232,7 +232,7 @@ def test_s4l_rotation():
 
 
 def test_vat():
-    """The direction by autograd's own gradient, everything else picture by picture."""
+    """The direction by autograd's own gradient, everything else image by image."""
     method = make("vat", epsilon=2.0, lambda_u=0.3, lambda_entropy=0.06)
     b = batch(method)
     x, u = predictions(method, b.x, b.u[0])
@@ -240,8 +240,8 @@ def test_vat():
     start = torch.randn_like(b.u[0])
     start = torch.stack([0.01 * r / r.norm() for r in start]).requires_grad_()
 
-    def divergences(pictures):
-        p = F.softmax(copy.deepcopy(method.net)(pictures).logits, dim=1)
+    def divergences(images):
+        p = F.softmax(copy.deepcopy(method.net)(images).logits, dim=1)
         return sum(
             t * (math.log(t) - torch.log(q))
             for target, row in zip(u, p, strict=True)

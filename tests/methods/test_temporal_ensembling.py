@@ -1,4 +1,4 @@
-"""Temporal ensembling against a slow twin that keeps a list of visits for each picture."""
+"""Temporal ensembling against a slow twin that keeps a list of visits for each image."""
 
 import copy
 import math
@@ -12,13 +12,13 @@ from comatch.errors import UserError
 from comatch.nets import WideResNet
 from comatch.types import Batch, Task
 
-CLASSES, B, MUB, PICTURES = 3, 4, 7, 12
+CLASSES, B, MUB, IMAGES = 3, 4, 7, 12
 
 
 def make(steps=10, **settings):
     torch.manual_seed(0)
     config = methods.CONFIGS["temporal_ensembling"](**settings)
-    method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, PICTURES)).double()
+    method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, IMAGES)).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(10)  # predictions that differ from each other
     return method
@@ -28,7 +28,7 @@ def batch(seed):
     generator = torch.Generator().manual_seed(seed)
     x, u = (torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64) for n in (B, MUB))
     y = torch.randint(CLASSES, (B,), generator=generator)
-    return Batch(x, y, (u,), torch.randperm(PICTURES, generator=generator)[:MUB])
+    return Batch(x, y, (u,), torch.randperm(IMAGES, generator=generator)[:MUB])
 
 
 def target_of(visits, alpha):
@@ -41,16 +41,16 @@ def target_of(visits, alpha):
 
 def test_against_a_list_of_visits():
     method = make(alpha=0.6, lambda_u=2.4, ramp=0.5)
-    visits = [[] for _ in range(PICTURES)]
+    visits = [[] for _ in range(IMAGES)]
     for step in range(6):
         b = batch(step)
         logits = copy.deepcopy(method.net)(torch.cat([b.x, *b.u])).logits
         loss_x = F.cross_entropy(logits[:B], b.y).item()
         p = F.softmax(logits[B:], dim=1).tolist()
         total, seen = 0.0, 0
-        for picture, mine in zip(b.rows.tolist(), p, strict=True):
-            if visits[picture]:
-                target = target_of(visits[picture], 0.6)
+        for image, mine in zip(b.rows.tolist(), p, strict=True):
+            if visits[image]:
+                target = target_of(visits[image], 0.6)
                 total += sum((a - t) ** 2 for a, t in zip(mine, target, strict=True)) / CLASSES
                 seen += 1
         weight = 2.4 * math.exp(-5 * (1 - min(1, step / 10 / 0.5)) ** 2)
@@ -60,13 +60,13 @@ def test_against_a_list_of_visits():
         assert result.metrics["loss_u"].item() == pytest.approx(total / MUB, rel=1e-9)
         assert result.metrics["seen"].item() == pytest.approx(seen / MUB)
         method.after_step(result.remember)
-        for picture, mine in zip(b.rows.tolist(), p, strict=True):
-            visits[picture].append(mine)
+        for image, mine in zip(b.rows.tolist(), p, strict=True):
+            visits[image].append(mine)
     assert min(map(len, visits)) >= 1
     assert max(map(len, visits)) >= 4
 
 
-def test_a_picture_that_was_never_seen_gives_no_loss():
+def test_a_image_that_was_never_seen_gives_no_loss():
     method = make(lambda_u=1000.0, ramp=0.01)
     method.step.fill_(5)
     b = batch(0)

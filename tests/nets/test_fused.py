@@ -50,7 +50,7 @@ def network(name, device="cpu"):
     return net.to(memory_format=LAST).train()
 
 
-def pictures(n, size, device):
+def images(n, size, device):
     """Numbers that bf16 can hold."""
     x = torch.randn(n, 3, size, size).bfloat16().float()
     return x.to(device).contiguous(memory_format=LAST)
@@ -78,7 +78,7 @@ def test_the_same_function(name, size):
     tolerance = 1e-4
     plain = network(name)
     quick = copy.deepcopy(plain)
-    x = pictures(5, size, "cpu")
+    x = images(5, size, "cpu")
     times = 2 if size == 4 else 1
     truth = train(plain, plain, x, times)
     out = train(quick, lambda x: fused.forward(quick, x), x, times)
@@ -106,7 +106,7 @@ def test_as_precise_as_autocast(device, name):
     true = network(name, device)
     plain, quick = copy.deepcopy(true), copy.deepcopy(true)
     plain.fused = False
-    x = pictures(16, 8, device)
+    x = images(16, 8, device)
     truth = train(true, true, x)
     rough = train(plain, in_bf16(plain, device), x)
     out = train(quick, lambda x: fused.forward(quick, x), x)
@@ -124,21 +124,21 @@ def test_as_precise_as_autocast(device, name):
 def test_weights_in_pytorchs_own_memory_format(device):
     net = network("wrn-10-1", device)
     usual = copy.deepcopy(net).to(memory_format=torch.contiguous_format)
-    x = pictures(3, 8, device)
+    x = images(3, 8, device)
     assert error(fused.forward(usual, x), fused.forward(net, x)) < 1e-5
 
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """Pictures of a given shape that say they lie on a GPU, in an autocast to bf16."""
+    """Images of a given shape that say they lie on a GPU, in an autocast to bf16."""
     monkeypatch.setattr(fused, "in_bf16", lambda: True)
 
-    def pictures(height=32, width=32, **said):
+    def images(height=32, width=32, **said):
         return SimpleNamespace(
             **{"is_cuda": True, "requires_grad": False, "shape": (4, 3, height, width), **said}
         )
 
-    return pictures
+    return images
 
 
 @pytest.mark.usefixtures("kernels")
@@ -148,7 +148,7 @@ def test_possible(on_a_gpu, monkeypatch):
     assert fused.possible(net, on_a_gpu(8, 8))
     assert fused.possible(WideResNet(28, 1).train(), on_a_gpu())
     assert not fused.possible(net, torch.zeros(4, 3, 32, 32)), "on a CPU"
-    assert not fused.possible(net, on_a_gpu(requires_grad=True)), "there is no gradient of pictures"
+    assert not fused.possible(net, on_a_gpu(requires_grad=True)), "there is no gradient of images"
     assert not fused.possible(net, on_a_gpu(32, 16)), "not square"
     assert not fused.possible(net, on_a_gpu(30, 30)), "cannot be halved twice"
     assert not fused.possible(WideResNet(10, 3).train(), on_a_gpu()), "no power of two"
@@ -194,7 +194,7 @@ def test_wrn_28_2_on_a_gpu(monkeypatch):
     calls = []
     real = fused.forward
     monkeypatch.setattr(fused, "forward", lambda *a: calls.append(a) or real(*a))
-    x = pictures(64, 32, "cuda")
+    x = images(64, 32, "cuda")
     truth = train(true, true, x)
     rough = train(plain, in_bf16(plain, "cuda"), x)
     assert not calls

@@ -65,16 +65,16 @@ def macs(encoder, size):
 
 
 def test_resnet18_on_stl10_costs_what_the_paper_says():
-    """The footnote of section 4.1: 0.34 G a picture, so the standard stem at 96 pixels."""
+    """The footnote of section 4.1: 0.34 G an image, so the standard stem at 96 pixels."""
     standard = macs(build_encoder("resnet18", 96, "standard"), 96)
     assert standard / 1e9 == pytest.approx(0.34, abs=0.01)
 
 
 def test_small_stems_keep_the_resolution():
     small, standard = (build_encoder("resnet18", 32, stem) for stem in ("auto", "standard"))
-    picture = torch.zeros(2, 3, 32, 32)
-    assert small.forward_features(picture).shape[-1] == 4
-    assert standard.forward_features(picture).shape[-1] == 1
+    image = torch.zeros(2, 3, 32, 32)
+    assert small.forward_features(image).shape[-1] == 4
+    assert standard.forward_features(image).shape[-1] == 1
     assert small.conv1.kernel_size == (3, 3)
 
 

@@ -19,8 +19,8 @@ from comatch.data import sources, splits
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder, pretrained
 from comatch.training import loop
-from comatch.training.assemble import assemble
-from comatch.training.initial import begin_from
+from comatch.training.build import assemble
+from comatch.training.init_weights import begin_from
 from comatch.types import Task
 from helpers import TINY, TINY_WORDS
 
@@ -538,7 +538,7 @@ def test_a_run_with_weights_has_its_own_learning_rate(settings, lr):
 
 def test_muon_is_for_random_weights_unless_it_is_asked_for():
     def optimizer(*settings):
-        return api.plan(CPU, "folder", None, {"data": "pictures"}, settings).optimizer
+        return api.plan(CPU, "folder", None, {"data": "images"}, settings).optimizer
 
     assert optimizer() == "muon"
     assert optimizer("init=timm") == "sgd"
@@ -548,6 +548,6 @@ def test_muon_is_for_random_weights_unless_it_is_asked_for():
 @pytest.mark.parametrize("name", ["imagenet-1pct", "imagenet-10pct"])
 def test_the_papers_learning_rates(name):
     """Section 4.2: 0.1, and 0.03 for models that begin from MoCo v2."""
-    assert api.plan(CPU, name, None, {"data": "pictures"}, {}).lr == 0.1
-    begun = api.plan(CPU, name, None, {"data": "pictures", "init": "moco.pth.tar"}, {})
+    assert api.plan(CPU, name, None, {"data": "images"}, {}).lr == 0.1
+    begun = api.plan(CPU, name, None, {"data": "images", "init": "moco.pth.tar"}, {})
     assert begun.lr == 0.03

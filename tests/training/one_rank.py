@@ -9,7 +9,7 @@ import torch
 
 from comatch import distributed, methods
 from comatch.nets import build_encoder
-from comatch.nets.synchronised import synchronise
+from comatch.nets.sync_batchnorm import sync_batchnorm
 from comatch.training import loop, progress
 from comatch.types import Batch, Task
 from helpers import random_batches
@@ -17,7 +17,7 @@ from helpers import random_batches
 CLASSES, B, MU, STEPS = 4, 4, 2, 6
 TASK = Task(CLASSES, steps=STEPS, unlabelled=20, epoch=2)
 DRAWS = {"mixmatch", "remixmatch", "vat"}  # random numbers in their forward: other ones on a rank
-# A bank that wraps around and a threshold that some pictures pass.
+# A bank that wraps around and a threshold that some images pass.
 SETTINGS = {
     "comatch": {"bank_size": 20, "threshold": 0.4, "alignment_window": 3, "edge_threshold": 0.2},
     "comatch_momentum": {"bank_size": 20, "threshold": 0.4, "alignment_window": 3},
@@ -31,7 +31,7 @@ def build(name, **settings):
     torch.manual_seed(0)
     config = methods.METHODS[name].Config(**{**SETTINGS.get(name, {}), **settings})
     method = methods.build(config, build_encoder("wrn-10-1", 8), TASK).double()
-    synchronise(method)
+    sync_batchnorm(method)
     return method
 
 
@@ -81,9 +81,9 @@ def learn_all(folder):
     rank = distributed.rank()
     result = {case: learn(**what) for case, what in cases()}
     for case, data, change in (
-        ("other pictures", f"pictures-{rank}", {}),
-        ("other settings", "pictures-0", {"lr": 0.03 + rank}),
-        ("uneven batch", "pictures-0", {"batch": 9}),
+        ("other images", f"images-{rank}", {}),
+        ("other settings", "images-0", {"lr": 0.03 + rank}),
+        ("uneven batch", "images-0", {"batch": 9}),
     ):
         try:
             settings = {**TINY, **change}

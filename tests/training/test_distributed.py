@@ -16,7 +16,7 @@ from test_resume import assert_same, state_of
 import comatch
 from comatch import distributed, launch, methods
 from comatch.training import loop, progress
-from helpers import TINY, TINY_WORDS, make_pictures
+from helpers import TINY, TINY_WORDS, make_images
 
 SCRIPT = Path(one_rank.__file__)
 STEPS = 10
@@ -84,8 +84,8 @@ def assert_alone(said):
 def learned(tmp_path_factory):
     """Every case of `one_rank`, learned by two ranks: what each of them has at the end."""
     folder = tmp_path_factory.mktemp("learned")
-    make_pictures(folder / "pictures-0")
-    make_pictures(folder / "pictures-1", per_class=13)
+    make_images(folder / "images-0")
+    make_images(folder / "images-1", per_class=13)
     codes, _, said = by_hand("learn", folder, cwd=folder)
     assert codes == [0, 0], said
     return [torch.load(folder / f"rank-{rank}.pt") for rank in (0, 1)]
@@ -138,7 +138,7 @@ def test_every_parameter_has_a_gradient():
 @pytest.mark.parametrize(
     ("case", "told"),
     [
-        ("other pictures", "process 1 sees other pictures than process 0 (56 for training, not 54"),
+        ("other images", "process 1 sees other images than process 0 (56 for training, not 54"),
         ("other settings", "process 1 has other settings than process 0"),
         ("uneven batch", "batch=9 cannot be shared evenly by 2 processes: --set batch=8"),
     ],
@@ -170,11 +170,11 @@ def test_ranks_share_the_test_part(whole):
     summary = json.loads((whole[0] / "summary.json").read_text())
     assert summary["top1"] == scores.top1
     assert summary["calibration_error"] == pytest.approx(scores.calibration_error, abs=1e-6)
-    assert scores.pictures % 2, "an even number would not show what is left over"
+    assert scores.images % 2, "an even number would not show what is left over"
 
 
 @pytest.mark.slow
-def test_ranks_draw_other_numbers_for_other_pictures(whole):
+def test_ranks_draw_other_numbers_for_other_images(whole):
     """One shuffle for all, and random numbers of each rank's own."""
     state = torch.load(whole[0] / "last.pt")
     assert not torch.equal(state["random"]["cpu"], state["others"][0]["random"]["cpu"])
@@ -273,13 +273,13 @@ def test_in_one_process_it_is_the_identity():
     rows = torch.rand(3, 2)
     assert distributed.world() == 1
     assert distributed.rank() == 0
-    for does_nothing in (distributed.gather, distributed.mean, distributed.from_first):
+    for does_nothing in (distributed.gather, distributed.mean, distributed.from_first_rank):
         assert does_nothing(rows) is rows
     assert distributed.collect("a") == ["a"]
     assert distributed.share(6) == range(6)
     net = torch.nn.BatchNorm2d(3)
     assert distributed.wrap(net) is net
-    one_rank.synchronise(net)
+    one_rank.sync_batchnorm(net)
     assert type(net) is torch.nn.BatchNorm2d
     state = torch.get_rng_state()
     distributed.seed(3)

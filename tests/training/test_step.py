@@ -22,10 +22,10 @@ from comatch.data import splits
 from comatch.errors import UserError
 from comatch.methods import CoMatch
 from comatch.training import loop, schedules
-from comatch.training.assemble import assemble
-from comatch.training.folder import RunFolder
+from comatch.training.build import assemble
 from comatch.training.journal import averages
 from comatch.training.optim import build_sgd, gradient_norm
+from comatch.training.run_folder import RunFolder
 from comatch.training.schedules import SCHEDULES
 from comatch.training.step import EAGER_STEPS, Captured, Meter, choose_engine, score
 
@@ -234,7 +234,7 @@ def no_chance(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_chance")
-def test_labelled_pictures_are_seen_in_the_view_that_is_set(tmp_path, tiny):
+def test_labelled_images_are_seen_in_the_view_that_is_set(tmp_path, tiny):
     weak, strong = (
         assembly(tmp_path, {**tiny, "labelled_view": view}).step.draw()[0]
         for view in ("weak", "strong")
@@ -475,7 +475,7 @@ FAST_ENGINES = pytest.mark.parametrize(
 
 
 @FAST_ENGINES
-def test_the_same_pictures_are_seen_in_new_views_at_every_step(tmp_path, tiny, engine, device):
+def test_the_same_images_are_seen_in_new_views_at_every_step(tmp_path, tiny, engine, device):
     run = assembly(tmp_path, tiny, device, engine=engine)
     run.step.schedule = torch.zeros_like  # nothing is learned: what is left to differ are views
     run.data.before_step(0)

@@ -1,4 +1,4 @@
-"""A run on pictures that are read while it trains: the same story as with resident ones."""
+"""A run on images that are read while it trains: the same story as with resident ones."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from comatch import api
 from comatch.data.streaming import Streaming
 from comatch.errors import UserError
 from comatch.training import loop
-from comatch.training.assemble import assemble
+from comatch.training.build import assemble
 from helpers import TINY
 
 SETTINGS = {**TINY, "stream": "yes", "workers": 2, "mu": 2, "batch": 10}
@@ -86,7 +86,7 @@ def test_a_stopped_run_goes_on_exactly(imagenet, tmp_path, monkeypatch):
 
 
 def test_statistics_are_measured_on_some(imagenet):
-    with pytest.warns(UserWarning, match="1 pictures cannot be read"):
+    with pytest.warns(UserWarning, match="1 images cannot be read"):
         run = assembled(imagenet, "comatch")
     assert isinstance(run.data, Streaming)
     assert ((run.mean > 0.3) & (run.mean < 0.6)).all()
@@ -132,5 +132,5 @@ def test_a_captured_step_reads_each_new_batch(imagenet, tmp_path, method):
 
 
 def test_a_method_that_looks_at_everything(imagenet):
-    with pytest.raises(UserError, match=r"all pictures at once.*stream=no"):
+    with pytest.raises(UserError, match=r"all images at once.*stream=no"):
         assembled(imagenet, "label_propagation")

@@ -1,8 +1,8 @@
 """Operations that change colours where they are, with the meaning they have in Pillow.
 
-Half of them are one idea, `blend`: the straight line from a poorer picture (black, grey, blurred)
-to the picture itself, followed beyond it when the factor exceeds 1.
-Pillow's pictures are 8-bit, so histograms and greys are taken in whole grey levels here too.
+Half of them are one idea, `blend`: the straight line from a poorer image (black, grey, blurred)
+to the image itself, followed beyond it when the factor exceeds 1.
+Pillow's images are 8-bit, so histograms and greys are taken in whole grey levels here too.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ def equalize(images: Tensor) -> Tensor:
 
     Pillow's formula: a value becomes (number of smaller pixels + step / 2) / step, in integers,
     where step = (number of pixels below the maximum) / 255. A step of 0 leaves the channel alone,
-    which is the fate of nearly every picture of 16 x 16 pixels and of all smaller ones.
+    which is the fate of nearly every image of 16 x 16 pixels and of all smaller ones.
     """
     # Clamped, because a compiled kernel also looks at what lies beside the batch.
     values = images.round().clamp(0, 255).long().flatten(2)  # [N, 3, H W]
@@ -53,7 +53,7 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 
 
 def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    """From `other` (factor 0) to the picture (factor 1) and beyond, within 0 .. 255."""
+    """From `other` (factor 0) to the image (factor 1) and beyond, within 0 .. 255."""
     return torch.lerp(other, images, _column(factor)).clamp(0, 255)
 
 
@@ -138,9 +138,9 @@ def sample_jitter(n: int, strength: float, hue_strength: float, device: torch.de
 
 
 def jitter(images: Tensor, params: Jitter) -> Tensor:
-    """torchvision's ColorJitter with an order for each picture.
+    """torchvision's ColorJitter with an order for each image.
 
-    Each of the four turns does one blend and one shift of the hue for the whole batch; a picture
+    Each of the four turns does one blend and one shift of the hue for the whole batch; an image
     whose turn it is not gets the factor 1 or the shift 0.
     """
     for turn in params.order.unbind(1):  # [N]
@@ -153,7 +153,7 @@ def jitter(images: Tensor, params: Jitter) -> Tensor:
 
 
 def _column(values: Tensor) -> Tensor:
-    """One value per picture, shaped to meet the pictures."""
+    """One value per image, shaped to meet the images."""
     return values[:, None, None, None]  # [N, 1, 1, 1]
 
 

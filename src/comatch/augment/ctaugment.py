@@ -1,12 +1,12 @@
 """CTAugment: how strong an augmentation may be is found out while training (ReMixMatch, 3.2.1).
 
 Each operation comes in 17 strengths, its bins, and each bin has a weight: how well labelled
-pictures are still recognised under it. Pictures are probed with bins drawn evenly, and the weights
+images are still recognised under it. Images are probed with bins drawn evenly, and the weights
 of those bins follow what the network makes of them:
 
     w <- rho w + (1 - rho) match,   match = 1 - 1/2 sum_c | p_c - y_c |
 
-Pictures to learn from get bins drawn by weight, among those whose weight is at least a share of the
+Images to learn from get bins drawn by weight, among those whose weight is at least a share of the
 operation's largest. (So the authors' code; their text compares the weight itself, which leaves no
 bin to a network that is unsure everywhere.)
 
@@ -45,12 +45,12 @@ OPERATIONS = (
     "translate_y",
 )
 BINS = 17
-DEPTH = 2  # operations that a picture goes through
+DEPTH = 2  # operations that an image goes through
 FILL = 128.0  # the grey of what is covered or uncovered
 
 
 class Drawn(NamedTuple):
-    """The operations of each picture, first to last."""
+    """The operations of each image, first to last."""
 
     kind: Tensor  # [N, depth] index into OPERATIONS
     bin: Tensor  # [N, depth]
@@ -58,7 +58,7 @@ class Drawn(NamedTuple):
 
 
 class CTAugment(nn.Module):
-    """Two random operations for each picture, in strengths that are still recognised."""
+    """Two random operations for each image, in strengths that are still recognised."""
 
     weights: Tensor  # [operations, bins]
 
@@ -68,11 +68,11 @@ class CTAugment(nn.Module):
         self.register_buffer("weights", torch.ones(len(OPERATIONS), BINS))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Pictures to learn from."""
+        """Images to learn from."""
         return augment(images, sample(images, self.chances()))
 
     def probe(self, images: Tensor) -> tuple[Tensor, Drawn]:
-        """Pictures under bins drawn evenly, and what was drawn: for `push`."""
+        """Images under bins drawn evenly, and what was drawn: for `push`."""
         drawn = sample(images, torch.ones_like(self.weights))
         return augment(images, drawn), drawn
 
@@ -116,13 +116,13 @@ def augment(images: Tensor, drawn: Drawn) -> Tensor:
 
 
 def operate(images: Tensor, kind: Tensor, bin: Tensor, centre: Tensor) -> Tensor:
-    """Every picture under its own operation in its own strength, as in `policies.operate`.
+    """Every image under its own operation in its own strength, as in `policies.operate`.
 
-    Whatever changes colours is a blend of the picture with another; whatever moves pixels is a
-    matrix. Pictures of any other kind are blended with themselves and stay where they are.
+    Whatever changes colours is a blend of the image with another; whatever moves pixels is a
+    matrix. Images of any other kind are blended with themselves and stay where they are.
     """
     height, width = images.shape[-2:]
-    images = images.round()  # a flat picture must not show interpolation noise
+    images = images.round()  # a flat image must not show interpolation noise
     level = bin.to(images.dtype) / (BINS - 1)  # [N] 0 .. 1
     swing = 0.3 * (2 * level - 1)  # -0.3 .. 0.3
     none, one = torch.zeros_like(level), torch.ones_like(level)
@@ -143,7 +143,7 @@ def operate(images: Tensor, kind: Tensor, bin: Tensor, centre: Tensor) -> Tensor
         smooth=smooth,
         solarize=colour.solarize(images, 256 * level),
     )
-    kept = by_kind(  # of the picture itself
+    kept = by_kind(  # of the image itself
         OPERATIONS,
         kind,
         one,

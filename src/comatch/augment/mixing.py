@@ -1,9 +1,9 @@
-"""MixUp: rows between two rows, pictures and their labels alike (Zhang et al., 2018).
+"""MixUp: rows between two rows, images and their labels alike (Zhang et al., 2018).
 
     mixed = l a + (1 - l) b,   l = max(l', 1 - l'),   l' ~ Beta(alpha, alpha)
 
 The larger share is MixMatch's addition: every row stays closer to itself than to its partner, so
-it is still known which mixed rows come from labelled pictures.
+it is still known which mixed rows come from labelled images.
 """
 
 from typing import NamedTuple

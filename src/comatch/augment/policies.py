@@ -1,4 +1,4 @@
-"""The views of a picture: named chains of augmentations, from 8-bit pictures to float ones.
+"""The views of an image: named chains of augmentations, from 8-bit images to float ones.
 
 A method declares `views = ("weak", "strong", "contrast")` and gets each from `build`. Another
 policy is another function below, marked `@policy`.
@@ -20,17 +20,17 @@ class Views:
     """What the views of one data set have in common."""
 
     flip: bool = True
-    """Whether a mirrored picture is still one of its class: not so for digits."""
+    """Whether a mirrored image is still one of its class: not so for digits."""
     weak_crop: str = "pad"
-    """"pad": shifted by a few pixels; "resized": any part of the picture, enlarged."""
+    """"pad": shifted by a few pixels; "resized": any part of the image, enlarged."""
     pad: int = 4
     """How far a padded crop is shifted, in pixels."""
     min_area: float = 0.2
-    """The smallest share of the picture that a resized crop keeps."""
+    """The smallest share of the image that a resized crop keeps."""
     cutout: float = 0.5
-    """Side of the square that the strong view covers, as a share of the picture's side."""
+    """Side of the square that the strong view covers, as a share of the image's side."""
     size: int | None = None
-    """Side of the views; none: that of the pictures."""
+    """Side of the views; none: that of the images."""
     fill: float = 128.0
     """The grey of that square, and of what an affine map uncovers."""
 
@@ -87,7 +87,7 @@ def strong(images: Tensor, views: Views) -> Tensor:
 
 @policy
 def contrast(images: Tensor, views: Views) -> Tensor:
-    """Any part of the picture in other colours, or in none: what contrastive learning asks for."""
+    """Any part of the image in other colours, or in none: what contrastive learning asks for."""
     n, device = len(images), images.device
     images = _maybe_flip(_random_part(images, views), views)
     jittered = colour.jitter(images, colour.sample_jitter(n, 0.4, 0.1, device))
@@ -114,7 +114,7 @@ OPERATIONS = (
 
 
 class Operation(NamedTuple):
-    """One of the fourteen for each picture, always at full strength."""
+    """One of the fourteen for each image, always at full strength."""
 
     kind: Tensor  # [N] index into OPERATIONS
     sign: Tensor  # [N] -1 or 1: which way to rotate, shear or translate
@@ -129,14 +129,14 @@ def sample_operation(n: int, device: torch.device) -> Operation:
 
 
 def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
-    """Every picture under its own operation, in three steps for the whole batch.
+    """Every image under its own operation, in three steps for the whole batch.
 
-    Each step computes what any picture could need and leaves the others as they are: values are
-    mapped, pictures are blended with a poorer one, pixels are moved.
+    Each step computes what any image could need and leaves the others as they are: values are
+    mapped, images are blended with a poorer one, pixels are moved.
     """
     height, width = images.shape[-2:]
     kind, sign = drawn
-    images = images.round()  # Pillow's are whole: a flat picture must not show interpolation noise
+    images = images.round()  # Pillow's are whole: a flat image must not show interpolation noise
     images = by_kind(
         OPERATIONS,
         kind,
@@ -150,7 +150,7 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
     poorer = by_kind(
         OPERATIONS,
         kind,
-        images,  # a picture blended with itself stays as it is
+        images,  # an image blended with itself stays as it is
         colour=colour.grey(images),
         contrast=colour.mean_grey(images),
         brightness=images.new_zeros(()),
@@ -174,7 +174,7 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
 def by_kind(
     operations: tuple[str, ...], kind: Tensor, otherwise: Tensor, **candidates: Tensor
 ) -> Tensor:
-    """For each picture the candidate named like its operation, if there is one."""
+    """For each image the candidate named like its operation, if there is one."""
     kind = kind.view(-1, *[1] * (otherwise.ndim - 1))
     for name, candidate in candidates.items():
         otherwise = torch.where(kind == operations.index(name), candidate, otherwise)
@@ -194,5 +194,5 @@ def _maybe_flip(images: Tensor, views: Views) -> Tensor:
 
 
 def _chance(probability: float, images: Tensor) -> Tensor:
-    """True for that share of the pictures, each by itself."""
+    """True for that share of the images, each by itself."""
     return torch.rand(len(images), 1, 1, 1, device=images.device) < probability

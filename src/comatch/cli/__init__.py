@@ -5,7 +5,8 @@ import warnings
 
 import typer
 
-from comatch import cache, launch
+from comatch import compiler_cache as cache
+from comatch import launch
 from comatch.cli import (
     bench,
     catalogue,
@@ -22,7 +23,7 @@ from comatch.errors import TOO_LITTLE_MEMORY, UserError
 
 app = typer.Typer(
     name="comatch",
-    help="An image classifier from a handful of labels and many unlabelled pictures.",
+    help="An image classifier from a handful of labels and many unlabelled images.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -29,10 +29,10 @@ def bench(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Where the recipe's data lies (default: pictures are made up)."),
+        typer.Option(help="Where the recipe's data lies (default: images are made up)."),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Classes of made-up pictures (default: 10).")
+        int | None, typer.Option(help="Classes of made-up images (default: 10).")
     ] = None,
     settings: SetOption = None,
     vary: Annotated[
@@ -58,15 +58,15 @@ def bench(
     [bold]comatch bench[/]                                   stages, rates, limits, plain twin
     [bold]comatch bench --recipe stl10 --json stl10.json[/]
     [bold]comatch bench --vary mu=1,3,7,15[/]                cost as the step's work grows
-    [bold]comatch bench --data IMAGENET[/]                   pictures from a disk, and a DataLoader
+    [bold]comatch bench --data IMAGENET[/]                   images from a disk, and a DataLoader
     """
     from comatch import api, recipes
-    from comatch import bench as meter
+    from comatch.commands import bench as meter
+    from comatch.commands.report import tables
     from comatch.config import Recipe, parse, replace
     from comatch.data import splits
     from comatch.data.splits import Split
-    from comatch.report import tables
-    from comatch.training.checkpoint import write_json
+    from comatch.files import write_json
     from comatch.types import Dataset
 
     where = api.choose_device(device)
@@ -78,7 +78,7 @@ def bench(
     if data_dir is not None or "data" in given:
         planned = api.complete(planned, given)
         if classes is not None or (vary or "").startswith("classes="):
-            raise UserError("real pictures have the classes they have: leave --data-dir out")
+            raise UserError("real images have the classes they have: leave --data-dir out")
 
         def real(recipe: Recipe, _: int) -> tuple[Dataset, Split]:
             dataset = api.open_data(recipe, data_dir or Path("data"), progress=False)
@@ -94,7 +94,7 @@ def bench(
         raise UserError("--workers is for --data: give a folder, or use --set workers=...")
     with err.status("starting") as status:
         if data:
-            record = meter.run_pictures(planned, data, where, workers, status.update)
+            record = meter.run_images(planned, data, where, workers, status.update)
         else:
             record = meter.run(
                 planned,

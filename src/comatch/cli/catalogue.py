@@ -13,7 +13,7 @@ def methods(
 ) -> None:
     """List the methods, or show one."""
     from comatch import methods
-    from comatch.report import tables
+    from comatch.commands.report import tables
 
     if name is None:
         out.print(tables.catalogue({n: m.__doc__ for n, m in methods.METHODS.items()}))
@@ -31,7 +31,7 @@ def recipes(
 ) -> None:
     """List the recipes, or show one with everything that --set takes."""
     from comatch import recipes
-    from comatch.report import tables
+    from comatch.commands.report import tables
 
     if name is None:
         out.print(tables.catalogue({n: r.__doc__ for n, r in recipes.RECIPES.items()}))

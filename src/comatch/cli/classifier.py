@@ -32,7 +32,7 @@ def evaluate(
     for it from then on. Stop it whenever you like: the same command goes on.
     """
     from comatch import api
-    from comatch.report import tables
+    from comatch.commands.report import tables
 
     def show(scores: api.evaluation.Scores) -> None:
         out.print(tables.scores(scores, api.folder_of(run).description()["classes"]))
@@ -40,7 +40,7 @@ def evaluate(
     if folds is None:
         show(api.evaluate(run, data_dir=data_dir, device=device))
         return
-    from comatch.folds import cross_validate
+    from comatch.commands.cross_validation import cross_validate
 
     with resumable():
         checked = cross_validate(run, folds=folds, data_dir=data_dir, device=device)
@@ -55,27 +55,27 @@ def evaluate(
 
 def predict(
     run: RunArgument,
-    pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
     table: Annotated[
         Path, typer.Option("--out", help="CSV to write: path, label, probability, classes.")
     ] = Path("predictions.csv"),
     sheet: Annotated[
         Path | None,
-        typer.Option(help="PNG to draw: of each class the surest and the least sure pictures."),
+        typer.Option(help="PNG to draw: of each class the surest and the least sure images."),
     ] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Classify pictures with a run's classifier and write a table of the results."""
+    """Classify images with a run's classifier and write a table of the results."""
     from comatch import api
-    from comatch.data.folder import find_pictures
-    from comatch.training.checkpoint import replacing
+    from comatch.data.image_folder import find_images
+    from comatch.files import atomic_writer
 
     classifier = api.load(run, device)
-    paths = find_pictures(pictures)
+    paths = find_images(images)
     unread: list[str] = []
     found: list[tuple[Path, str, float]] = []
     try:
-        with replacing(table) as file:
+        with atomic_writer(table) as file:
             writer = csv.writer(codecs.getwriter("utf-8")(file))
             writer.writerow(["path", "label", "probability", *classifier.classes])
             rows = api.predict_files(classifier, paths)
@@ -93,12 +93,12 @@ def predict(
     for line in unread:
         err.print(f"skipped {line}", soft_wrap=True, highlight=False, markup=False)
     if len(unread) == len(paths):
-        raise UserError("none of the pictures could be read")
+        raise UserError("none of the images could be read")
     skipped = f", {len(unread)} skipped" if unread else ""
-    say(f"{len(paths) - len(unread)} pictures classified{skipped}: {table}")
+    say(f"{len(paths) - len(unread)} images classified{skipped}: {table}")
     if sheet is not None:
-        from comatch.report import figures  # which loads matplotlib
-        from comatch.report.sheet import Found, draw
+        from comatch.commands.contact_sheet import Found, draw
+        from comatch.commands.report import figures  # which loads matplotlib
 
         (drawn,) = figures.save(draw([Found(*one) for one in found]), sheet, ["png"])
         say(f"some of each class: {drawn}")

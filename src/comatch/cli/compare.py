@@ -47,7 +47,7 @@ def compare(
 
     [bold]comatch compare[/]                         every method, digits, forty labels
     [bold]comatch compare cifar10 --methods comatch,fixmatch --seeds 0,1[/]
-    [bold]comatch compare PICTURES --out runs/mine[/]
+    [bold]comatch compare IMAGES --out runs/mine[/]
 
     The same seed is the same split for every method. The folder holds a run
     folder for each method and seed (comatch-seed0, ...), and the table as
@@ -57,8 +57,8 @@ def compare(
     finished is never trained again. More seeds or methods are added to what
     is there; other settings need another --out.
     """
-    from comatch import comparison
-    from comatch.report import tables
+    from comatch.commands import compare as comparison
+    from comatch.commands.report import tables
 
     with resumable():
         compared = comparison.compare(

@@ -59,7 +59,7 @@ def fail_of_many(error: Exception) -> None:
     """Of several processes that fail, one says why: the others only follow it."""
     from comatch import distributed
 
-    if distributed.is_loss(error):
+    if distributed.is_connection_error(error):
         why = str(error).splitlines()[0][:200]
         fail(f"another process is gone or does not answer: `--max-restarts` goes on ({why})")
     if not speaks():
@@ -80,7 +80,7 @@ def speaks() -> bool:
         return True
     from comatch import distributed
 
-    return distributed.fails_first()
+    return distributed.first_to_fail()
 
 
 def warn(message: str) -> None:

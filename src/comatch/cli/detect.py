@@ -23,7 +23,7 @@ def detect(
     steps: Annotated[
         int | None, typer.Option(help="Fewer than 90,000 or 180,000: the schedule shrinks.")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Pictures a step; the learning rate follows it.")] = 16,
+    batch: Annotated[int, typer.Option(help="Images a step; the learning rate follows it.")] = 16,
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Folder (default: runs/detect-RUN-...).")
     ] = None,
@@ -42,8 +42,8 @@ def detect(
     mask AP on val2017 are shown below the paper's. Needs pycocotools:
     pip install "comatch\\[detection]".
     """
-    from comatch.report import tables
-    from comatch.transfer.detection import fine_tune
+    from comatch.commands.report import tables
+    from comatch.commands.transfer.detection import fine_tune
 
     with resumable("--resume"):
         done = fine_tune(

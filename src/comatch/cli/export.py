@@ -19,9 +19,9 @@ def export(
     """Write a run's classifier as one file that runs without comatch.
 
     A [bold].pt2[/] file needs torch alone; an [bold].onnx[/] file runs in onnxruntime, in
-    any language. Pictures go in as they are decoded, class probabilities come out.
+    any language. Images go in as they are decoded, class probabilities come out.
     """
-    from comatch import portable
+    from comatch.commands import export as portable
 
     done = portable.export(run, file)
     side, checked = done.image_size, "not compared with the run's classifier: no onnxruntime here"

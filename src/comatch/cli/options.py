@@ -33,7 +33,7 @@ DataArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="DATA",
-        help="digits (default), cifar10, stl10, or the path of a folder of pictures.",
+        help="digits (default), cifar10, stl10, or the path of a folder of images.",
     ),
 ]
 LabelsOption = Annotated[

@@ -35,9 +35,11 @@ def report(
     ] = None,
 ) -> None:
     """Compare finished runs: mean and deviation over seeds, and how many."""
-    from comatch.report import benchmarks, tables, transfers
-    from comatch.report import runs as reader
-    from comatch.report import tuning as tried
+    from comatch.commands.bench import markdown as benchmarks
+    from comatch.commands.report import runs as reader
+    from comatch.commands.report import tables
+    from comatch.commands.report import tuning as tried
+    from comatch.commands.transfer import record as transfers
 
     if at and not tuning:
         raise UserError("--at compares settings that were tried: add --tuning")

@@ -18,7 +18,7 @@ from comatch.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from comatch.reproduction import Group
+    from comatch.commands.reproduce import Group
 
 app = typer.Typer(
     help="Make the paper's tables and figures again, and show ours beside them.",
@@ -44,7 +44,7 @@ TrainOption = Annotated[
 
 def tell_the_rest(remarks: list[str], stem: Path, groups: "list[Group]") -> None:
     """Below a table: which runs do not count, where it was written, what failed."""
-    from comatch.reproduction import failures
+    from comatch.commands.reproduce import failures
 
     tell_remarks(remarks)
     say(f"as Markdown and CSV: {stem}.md, .csv")
@@ -87,8 +87,8 @@ def table1(
     folder for each column (cifar10-40, ...) as `comatch compare` makes them. Stop
     whenever you like: the same command goes on, and more seeds or labels add to it.
     """
-    from comatch.report import tables
-    from comatch.reproduction.table1 import table1
+    from comatch.commands.report import tables
+    from comatch.commands.reproduce.table1 import table1
 
     with resumable():
         table = table1(
@@ -140,8 +140,8 @@ def table2(
     The folder gets table2.md and table2.csv, written anew after every run, and a
     folder for each share (1pct, 1pct-pretrained, ...) as `comatch compare` makes them.
     """
-    from comatch.report import tables
-    from comatch.reproduction.table2 import table2
+    from comatch.commands.report import tables
+    from comatch.commands.reproduce.table2 import table2
 
     with resumable():
         table = table2(
@@ -196,9 +196,9 @@ def ablations(
     the figure as ablations.png and ablations.svg, and a folder for each setting.
     Stop whenever you like: the same command goes on.
     """
-    from comatch.report import tables
-    from comatch.reproduction import failures
-    from comatch.reproduction.ablations import COLUMNS, ablations
+    from comatch.commands.report import tables
+    from comatch.commands.reproduce import failures
+    from comatch.commands.reproduce.ablations import COLUMNS, ablations
 
     with resumable():
         varied = ablations(
@@ -241,7 +241,8 @@ def curves(
     seed are one line, their mean, with a band of their deviation. Runs that still
     train are drawn as far as they are.
     """
-    from comatch.report import curves, figures
+    from comatch.commands.report import figures
+    from comatch.commands.reproduce import curves
 
     paths = figures.save(figures.curves(curves.read(runs)), stem)
     say(f"figure: {', '.join(map(str, paths))}")

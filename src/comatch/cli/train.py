@@ -58,14 +58,14 @@ def train(
     """Train a classifier.
 
     [bold]comatch train[/]                            digits, forty labels, no GPU
-    [bold]comatch train PICTURES[/]                   labels.csv or class folders
-    [bold]comatch train PICTURES --recipe folder-pretrained[/]   better; downloads 19 MB
+    [bold]comatch train IMAGES[/]                   labels.csv or class folders
+    [bold]comatch train IMAGES --recipe folder-pretrained[/]   better; downloads 19 MB
     [bold]comatch train IMAGENET --labels 1%[/]       train/CLASS, val/CLASS
     [bold]comatch train cifar10 --steps 3000[/]
     [bold]comatch train --out runs/mine --resume[/]   go on where it stopped
     """
     from comatch import api, distributed
-    from comatch.report import tables
+    from comatch.commands.report import tables
     from comatch.training.loop import Interrupted
 
     options: dict[str, Any] = {
@@ -105,7 +105,7 @@ def train(
     for run in runs:
         say(f"run folder: {run.path}")
     last = runs[-1]
-    say(f"classify pictures with: comatch predict {last.path} PICTURES")
+    say(f"classify images with: comatch predict {last.path} IMAGES")
     if not last.summary.keys() & {"top1", "validation_top1"}:
         say(f"how good is it? comatch evaluate {last.path} --folds 4")
 

@@ -11,7 +11,7 @@ from comatch.cli.options import DataDirOption, DeviceOption, words
 from comatch.errors import UserError
 
 app = typer.Typer(
-    help="Try what a network has learned on other pictures: the paper's transfer tests.",
+    help="Try what a network has learned on other images: the paper's transfer tests.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -37,9 +37,9 @@ def linear(
         ),
     ],
     shots: Annotated[
-        str, typer.Option(help="Pictures a class to learn from; all takes every one.")
+        str, typer.Option(help="Images a class to learn from; all takes every one.")
     ] = "4,8,16,64,all",
-    repeats: Annotated[int, typer.Option(help="Draws of those pictures.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Draws of those images.")] = 5,
     data_dir: DataDirOption = None,
     folder: Annotated[
         Path | None,
@@ -50,12 +50,12 @@ def linear(
     """Linear classifiers on fixed features: the paper's tables of VOC 2007 and Places.
 
     Every network stays as it is; linear SVMs learn from its features of a few
-    pictures a class, and are asked about the test part. [bold]random[/] is a network
+    images a class, and are asked about the test part. [bold]random[/] is a network
     of the first run's kind that has learned nothing. Stop it whenever you like:
     the same command goes on, and more networks are added to what is there.
     """
-    from comatch.report import tables
-    from comatch.transfer import linear as test
+    from comatch.commands.report import tables
+    from comatch.commands.transfer import linear as test
 
     path = folder or test.default_folder(data)
     with resumable():

@@ -1,1 +1,1 @@
-"""From files to batches: sources, splits, and pictures that live on the device."""
+"""From files to batches: sources, splits, and images that live on the device."""

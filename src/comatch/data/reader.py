@@ -1,6 +1,6 @@
 """From files to squares of pixels on a device, ahead of the time when they are needed.
 
-The shorter side of a picture becomes `side` pixels, and along the longer one a window of the same
+The shorter side of an image becomes `side` pixels, and along the longer one a window of the same
 length is cut out. Files are read by processes (`workers`). For a CPU, Pillow does all of it there.
 For a GPU there are two ways, and the one that was faster lately is taken:
 
@@ -10,7 +10,7 @@ For a GPU there are two ways, and the one that was faster lately is taken:
 
 Either way a chunk is squared in one kernel. What cannot go either way (too large, damaged; for the
 GPU's decoder also other formats, CMYK, what its EXIF turns) is squared by Pillow. All give the same
-pictures but for what decoders differ in.
+images but for what decoders differ in.
 """
 
 import io
@@ -30,30 +30,30 @@ from PIL import Image
 from torch import Tensor
 from torch.cuda import Stream
 
-from comatch.data.workers import Answer, Form, Wanted, Workers, default_workers
+from comatch.data.image_workers import Answer, Form, Wanted, Workers, default_workers
 from comatch.errors import UserError
 from comatch.types import Files
 
-CHUNK = 256  # pictures that are decoded together: the GPU's decoder wants many
+CHUNK = 256  # images that are decoded together: the GPU's decoder wants many
 LANES = 3  # chunks at a time: one is read, one decoded, one squared
-LARGE = 3 * 2**18  # bytes of a cell for a GPU: what is larger, file or picture, comes as a square
+LARGE = 3 * 2**18  # bytes of a cell for a GPU: what is larger, file or image, comes as a square
 AGAIN = (4, 1024)  # chunks until the slower way is tried again: at first, and at most
-TRIES = 100  # files in a row that give no picture before it is an error
+TRIES = 100  # files in a row that give no image before it is an error
 
 
 class Chunk(NamedTuple):
-    """Some pictures, ready on the device."""
+    """Some images, ready on the device."""
 
     images: Tensor  # [n, 3, R, R] uint8
     rows: list[int]  # [n] which of the files these are
     files: Files
-    bad: dict[int, str]  # rows that gave no picture, and why
+    bad: dict[int, str]  # rows that gave no image, and why
 
 
 class Lane(NamedTuple):
     """What a chunk needs on its way."""
 
-    cells: range  # its part of the memory, a cell for each picture
+    cells: range  # its part of the memory, a cell for each image
     stream: Stream | None  # on which it is squared
 
 
@@ -62,7 +62,7 @@ class Faster:
 
     def __init__(self, ways: Iterable[Form]) -> None:
         self.ways = list(ways)
-        self.seconds: dict[Form, float] = {}  # that a picture took
+        self.seconds: dict[Form, float] = {}  # that an image took
         self.turns = itertools.count(1)
         self.pause, self.due = AGAIN[0], AGAIN[0]
 
@@ -78,8 +78,8 @@ class Faster:
         self.due = turn + self.pause
         return others[0]
 
-    def note(self, way: Form, pictures: int, seconds: float) -> None:
-        now = seconds / max(1, pictures)
+    def note(self, way: Form, images: int, seconds: float) -> None:
+        now = seconds / max(1, images)
         before = self.seconds.get(way, now)
         self.seconds[way] = min(now, (before + now) / 2)  # slow may be chance, fast is not
 
@@ -113,7 +113,7 @@ class Reader:
     ) -> Future[Chunk]:
         """Begins with these rows, each with the window's place along the longer side, 0 to 1.
 
-        At most `CHUNK` of them. A file that gives no picture is left out; or the next one that does
+        At most `CHUNK` of them. A file that gives no image is left out; or the next one that does
         takes its place.
         """
         return self.threads.submit(self._prepare, files, rows, places, replace)
@@ -158,7 +158,7 @@ class Reader:
                     lane.stream.wait_stream(self.decoding)
                 decoded |= self._fetch(lane, {i: a for i, a in good.items() if a.form == "whole"})
                 images = self._put_together(decoded, pixels, places)
-                if lane.stream:  # after this, what was decoded may make room for other pictures
+                if lane.stream:  # after this, what was decoded may make room for other images
                     done = torch.cuda.Event(blocking=True)
                     done.record()
                     done.synchronize()
@@ -201,7 +201,7 @@ class Reader:
         return first | second
 
     def _fetch(self, lane: Lane, whole: dict[int, Answer]) -> dict[int, Tensor]:
-        """Whole pictures [3, H, W], all copied to the device at once."""
+        """Whole images [3, H, W], all copied to the device at once."""
         if not whole:
             return {}
         first = lane.cells.start
@@ -221,7 +221,7 @@ class Reader:
         answers: dict[int, Answer],
         replace: bool,
     ) -> dict[int, str]:
-        """Notes that a file gave no picture; if another is to take its place, finds that."""
+        """Notes that a file gave no image; if another is to take its place, finds that."""
         bad = {rows[i]: answers[i].why}
         for _ in range(min(TRIES, len(files)) - 1 if replace else 0):
             rows[i] = (rows[i] + 1) % len(files)
@@ -230,7 +230,7 @@ class Reader:
                 return bad
             bad[rows[i]] = answers[i].why
         if replace:
-            raise UserError(f"{len(bad)} pictures in a row give none ({example(files, bad)})")
+            raise UserError(f"{len(bad)} images in a row give none ({example(files, bad)})")
         return bad
 
     def _put_together(
@@ -269,7 +269,7 @@ def pinned(values: Tensor, device: torch.device) -> Tensor:
 
 
 def squares_there(side: int, device: torch.device) -> bool:
-    """Whether the GPU squares pictures itself. Trying it compiles the kernel before time counts."""
+    """Whether the GPU squares images itself. Trying it compiles the kernel before time counts."""
     try:
         from comatch.kernels import squares
 
@@ -278,7 +278,7 @@ def squares_there(side: int, device: torch.device) -> bool:
         return True
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        warnings.warn(f"pictures are squared on the CPU: the GPU cannot ({reason})", stacklevel=2)
+        warnings.warn(f"images are squared on the CPU: the GPU cannot ({reason})", stacklevel=2)
         return False
 
 
@@ -304,8 +304,8 @@ def gpu_decoder(device: torch.device) -> Callable[[list[Tensor]], list[Tensor]] 
         from torchvision.io import ImageReadMode, decode_jpeg
 
         def decode(encoded: list[Tensor]) -> list[Tensor]:
-            pictures: list[Tensor] = decode_jpeg(encoded, ImageReadMode.RGB, device)
-            return pictures
+            images: list[Tensor] = decode_jpeg(encoded, ImageReadMode.RGB, device)
+            return images
 
         file = io.BytesIO()
         Image.new("RGB", (16, 16)).save(file, "JPEG")

@@ -1,6 +1,6 @@
-"""Pictures that live on the device, and batches drawn from them there.
+"""Images that live on the device, and batches drawn from them there.
 
-A whole data set of small pictures fits on a GPU as bytes (CIFAR-10: 150 MB), so drawing a batch is
+A whole data set of small images fits on a GPU as bytes (CIFAR-10: 150 MB), so drawing a batch is
 one gather and nothing is ever copied from the host while training.
 """
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from comatch import distributed
-from comatch.types import Everything, Pictures
+from comatch.types import AllImages, Images
 
 
 class Shuffler(nn.Module):
@@ -36,7 +36,7 @@ class Shuffler(nn.Module):
         rounds = -(-len(self.order) // self.rows)
         keys = torch.rand(rounds, self.rows, device=self.order.device)
         order = keys.argsort(dim=1).flatten()[: len(self.order)]
-        self.order.copy_(distributed.from_first(order))
+        self.order.copy_(distributed.from_first_rank(order))
         self.cursor.zero_()
 
     def draw(self) -> Tensor:  # [batch]
@@ -48,24 +48,24 @@ class Shuffler(nn.Module):
 
 
 class Draw(NamedTuple):
-    """Pictures that become views; or, from `Kept`, features of views."""
+    """Images that become views; or, from `CachedFeatures`, features of views."""
 
     x: Tensor  # [B, 3, H, W] uint8            or [B, width]
     y: Tensor  # [B]
     u: Tensor  # [muB, 3, H, W] uint8          or [muB, views, width]
-    rows: Tensor  # [muB] which of the unlabelled pictures these are
+    rows: Tensor  # [muB] which of the unlabelled images these are
     truth: Tensor  # [muB] what u really shows where known: for scoring, methods never see it
 
 
 class Resident(nn.Module):
-    """Labelled and unlabelled pictures on one device."""
+    """Labelled and unlabelled images on one device."""
 
     images_x: Tensor
     labels_x: Tensor
     images_u: Tensor
     labels_u: Tensor
 
-    def __init__(self, labelled: Pictures, unlabelled: Pictures, batch: int, mu: int) -> None:
+    def __init__(self, labelled: Images, unlabelled: Images, batch: int, mu: int) -> None:
         super().__init__()
         for name, value in (
             ("images_x", labelled.images),
@@ -86,8 +86,8 @@ class Resident(nn.Module):
         """Of what a stream meets on its way, nothing happens here."""
         return {}
 
-    def everything(self) -> Everything:
-        return Everything(self.images_x, self.labels_x, self.images_u)
+    def everything(self) -> AllImages:
+        return AllImages(self.images_x, self.labels_x, self.images_u)
 
     def draw(self) -> Draw:
         x, u = self.shuffle_x.draw(), self.shuffle_u.draw()

@@ -1,4 +1,4 @@
-"""Where pictures come from: one function a source, all of them giving the same `Dataset`.
+"""Where images come from: one function a source, all of them giving the same `Dataset`.
 
 A new source is a function `(data_dir, image_size, progress) -> Dataset` and its line in `SOURCES`.
 """
@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comatch.data.download import fetch, unpack
-from comatch.data.folder import folder, read_labels, read_list
+from comatch.data.downloads import fetch, unpack
+from comatch.data.image_folder import folder, read_labels, read_list
 from comatch.errors import UserError
-from comatch.types import UNLABELLED, Dataset, Pictures
+from comatch.types import UNLABELLED, Dataset, Images
 
 
 def load(
@@ -29,10 +29,10 @@ def load(
     labels_file: Path | None = None,
     stream: str = "auto",
 ) -> Dataset:
-    """The data set called `data`: a name in `SOURCES`, or the path of a folder of pictures.
+    """The data set called `data`: a name in `SOURCES`, or the path of a folder of images.
 
     `image_size` None keeps a named source's own size. With a `labels_file`, its rows of path,label
-    or its list of pictures are the only labels. A folder's pictures may stay files: `stream`.
+    or its list of images are the only labels. A folder's images may stay files: `stream`.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size} is no size: give a number of pixels")
@@ -48,12 +48,12 @@ def load(
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise UserError(
         f"{data!r} is neither a folder nor a known source{hint}: "
-        f"give the path of a folder of pictures or one of {', '.join(SOURCES)}"
+        f"give the path of a folder of images or one of {', '.join(SOURCES)}"
     )
 
 
 def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
-    """The same pictures, of which only those in the file are labelled: by name, or row of `train`.
+    """The same images, of which only those in the file are labelled: by name, or row of `train`.
 
     The classes stay those of the data set, and its predefined folds go with its labels.
     """
@@ -62,7 +62,7 @@ def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
     numbers = {name: i for i, name in enumerate(dataset.classes)}
     labels = torch.full_like(dataset.train.labels, UNLABELLED)
 
-    def class_of(name: str) -> str:  # of a picture in a plain list
+    def class_of(name: str) -> str:  # of an image in a plain list
         number = int(dataset.train.labels[rows[name]]) if name in rows else UNLABELLED
         return "none" if number == UNLABELLED else dataset.classes[number]
 
@@ -86,7 +86,7 @@ def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
 def digits(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
     """scikit-learn's 1,797 handwritten digits of 8 x 8: real data that needs no file.
 
-    They come without a test part. Ours is every fifth picture (index % 5 == 4), always the same.
+    They come without a test part. Ours is every fifth image (index % 5 == 4), always the same.
     """
     from sklearn.datasets import load_digits  # takes a second, which no other data set needs
 
@@ -94,7 +94,7 @@ def digits(data_dir: Path, image_size: int | None = None, progress: bool = True)
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # [1797, 8, 8], from 0..16
     images = stack([np.repeat(grey[:, None], 3, axis=1)], image_size or 8)
     labels = torch.from_numpy(bunch.target.astype(np.int64))
-    everything = Pictures(images, labels, [str(i) for i in range(len(labels))])
+    everything = Images(images, labels, [str(i) for i in range(len(labels))])
     held_out = torch.arange(len(labels)) % 5 == 4
     return Dataset(
         "digits",
@@ -154,12 +154,12 @@ CIFAR10_BINARY = Archive(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "c32a1d4ab5d03f1284b67883e8d87530",
 )
-Records = tuple[np.ndarray, np.ndarray]  # pictures [N, 3, 32, 32] and labels [N]
+Records = tuple[np.ndarray, np.ndarray]  # images [N, 3, 32, 32] and labels [N]
 CIFAR10_BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
 
 
 def cifar10(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
-    """CIFAR-10: 50,000 + 10,000 pictures of 32 x 32 in ten classes, pickled or binary."""
+    """CIFAR-10: 50,000 + 10,000 images of 32 x 32 in ten classes, pickled or binary."""
     where, archive = obtain(data_dir, CIFAR10_PICKLED, CIFAR10_BINARY, progress=progress)
     if archive.folder == CIFAR10_BINARY.folder:
         classes, read, suffix = _lines(where / archive.marker), _binary_batch, ".bin"
@@ -170,15 +170,15 @@ def cifar10(data_dir: Path, image_size: int | None = None, progress: bool = True
     for name in CIFAR10_BATCHES:
         images, labels = read(where / f"{name}{suffix}")
         _check(where / f"{name}{suffix}", images, labels, classes)
-        if batches and len(labels) != len(batches[0][1]):  # cut off between two pictures
-            why = f"{len(labels)} pictures, other batches have {len(batches[0][1])}"
+        if batches and len(labels) != len(batches[0][1]):  # cut off between two images
+            why = f"{len(labels)} images, other batches have {len(batches[0][1])}"
             raise _damaged(where / f"{name}{suffix}", why)
         batches.append((images, labels))
 
-    def part(name: str, batches: Sequence[Records]) -> Pictures:
+    def part(name: str, batches: Sequence[Records]) -> Images:
         images = stack([images for images, _ in batches], image_size or 32)
         labels = np.concatenate([labels for _, labels in batches]).astype(np.int64)
-        return Pictures(images, torch.from_numpy(labels), _numbered(name, len(labels)))
+        return Images(images, torch.from_numpy(labels), _numbered(name, len(labels)))
 
     return Dataset("cifar10", classes, part("train", batches[:5]), part("test", batches[5:]))
 
@@ -196,7 +196,7 @@ def _pickled_batch(path: Path) -> Records:
         images = content["data"].reshape(-1, 3, 32, 32).astype(np.uint8, casting="no", copy=False)
         return images, np.array(content["labels"], dtype=np.uint8)
     except (KeyError, AttributeError, ValueError, TypeError, OverflowError) as error:
-        raise _damaged(path, "no pictures and labels in it") from error
+        raise _damaged(path, "no images and labels in it") from error
 
 
 def _pickled_classes(path: Path) -> list[str]:
@@ -247,9 +247,9 @@ STL10 = Archive(
 
 
 def stl10(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
-    """STL-10: 5,000 labelled, 100,000 unlabelled, 8,000 test pictures of 96 x 96, and ten folds.
+    """STL-10: 5,000 labelled, 100,000 unlabelled, 8,000 test images of 96 x 96, and ten folds.
 
-    A fold is 1,000 of the labelled pictures, which come first; the paper uses the first five folds.
+    A fold is 1,000 of the labelled images, which come first; the paper uses the first five folds.
     """
     where, _ = obtain(data_dir, STL10, progress=progress)
     size = image_size or 96
@@ -269,20 +269,20 @@ def stl10(data_dir: Path, image_size: int | None = None, progress: bool = True) 
     return Dataset(
         "stl10",
         classes,
-        train=Pictures(stack([train, unlabelled], size), torch.from_numpy(labels), names),
-        test=Pictures(stack([test], size), torch.from_numpy(test_y), _numbered("test", len(test))),
+        train=Images(stack([train, unlabelled], size), torch.from_numpy(labels), names),
+        test=Images(stack([test], size), torch.from_numpy(test_y), _numbered("test", len(test))),
         folds=_folds(where / STL10.marker, len(train)),
     )
 
 
-def _folds(path: Path, pictures: int) -> list[list[int]]:
+def _folds(path: Path, images: int) -> list[list[int]]:
     """A line of indices, from zero, for each fold."""
     try:
         folds = [[int(row) for row in line.split()] for line in _lines(path)]
     except ValueError as error:
         raise _damaged(path, error) from error
-    if any(not 0 <= row < pictures for fold in folds for row in fold):
-        raise _damaged(path, "it names pictures that are not there")
+    if any(not 0 <= row < images for fold in folds for row in fold):
+        raise _damaged(path, "it names images that are not there")
     return folds
 
 
@@ -297,7 +297,7 @@ SOURCES: dict[str, Callable[[Path, int | None, bool], Dataset]] = {
 
 
 def stack(parts: Sequence[np.ndarray], size: int) -> Tensor:  # [N, 3, H, W] each -> [N, 3, S, S]
-    """All pictures in one tensor, resized where need be as Pillow's bilinear filter does.
+    """All images in one tensor, resized where need be as Pillow's bilinear filter does.
 
     It is filled piece by piece, so that memory-mapped gigabytes are never held twice.
     """
@@ -334,7 +334,7 @@ def _lines(path: Path) -> list[str]:
 
 def _check(path: Path, images: np.ndarray, labels: np.ndarray, classes: list[str]) -> None:
     if not len(images) == len(labels) > 0:
-        raise _damaged(path, f"{len(images)} pictures, {len(labels)} labels")
+        raise _damaged(path, f"{len(images)} images, {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= len(classes):
         raise _damaged(path, f"it has a label that is none of the {len(classes)} classes")
 

@@ -1,8 +1,8 @@
 """Which labels the learner may see: drawn class by class, by seed, and written down by name.
 
-Each class is shuffled once. Labelled pictures are taken from the front of a class and validation
-pictures from its back, so holding a validation part out does not change which pictures are
-labelled. A fold is a part of the labelled pictures themselves: where forty labels are all there is,
+Each class is shuffled once. Labelled images are taken from the front of a class and validation
+images from its back, so holding a validation part out does not change which images are
+labelled. A fold is a part of the labelled images themselves: where forty labels are all there is,
 each can be asked once of a learner that does not know it. The test part is a data set of its own
 and is not known here.
 """
@@ -24,7 +24,7 @@ from comatch.types import Dataset, Files, Part
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the training pictures, by what they are used for."""
+    """Rows of the training images, by what they are used for."""
 
     labelled: Tensor  # [n]
     unlabelled: Tensor  # [m]
@@ -33,16 +33,16 @@ class Split:
 
 
 def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
-    """Everything needed to make the same split again, and to see that the data is the same."""
-    pictures, classes = dataset.train, dataset.classes
+    """AllImages needed to make the same split again, and to see that the data is the same."""
+    images, classes = dataset.train, dataset.classes
 
     def named(rows: Tensor) -> dict[str, str]:
-        return {pictures.names[i]: classes[int(pictures.labels[i])] for i in rows.tolist()}
+        return {images.names[i]: classes[int(images.labels[i])] for i in rows.tolist()}
 
     return {
         "origin": split.origin,
-        "pictures": len(pictures),
-        "fingerprint": fingerprint(pictures),
+        "images": len(images),
+        "fingerprint": fingerprint(images),
         "classes": classes,
         "labelled": named(split.labelled),
         "validation": named(split.validation),
@@ -58,7 +58,7 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
     wanted, how = recipe.labels, ""
     if wanted is not None and wanted < 1:
         known = int((labels >= 0).sum())
-        how = f" ({wanted:.4g} of {known:,} labelled pictures in {len(dataset.classes)} classes)"
+        how = f" ({wanted:.4g} of {known:,} labelled images in {len(dataset.classes)} classes)"
         wanted = max(1, round(wanted * known / len(dataset.classes))) * len(dataset.classes)
     if wanted is not None and wanted % len(dataset.classes):
         few, many = _multiples(int(wanted), len(dataset.classes))
@@ -76,7 +76,7 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
         share = _validation_rows(recipe.validation, len(rows), len(by_class))
         if share >= len(rows) > 0:
             raise UserError(
-                f"validation={recipe.validation:g} leaves no labelled picture of class "
+                f"validation={recipe.validation:g} leaves no labelled image of class "
                 f"'{dataset.classes[c]}', which has {len(rows)}: hold out fewer"
             )
         validation += rows[len(rows) - share :].tolist()
@@ -105,31 +105,31 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
 
 def restore(dataset: Dataset, recipe: Recipe, written: dict[str, Any]) -> Split:
     """The split that an earlier part of the run wrote down; the data must still be the same."""
-    pictures = dataset.train
-    if written["fingerprint"] != fingerprint(pictures) or written["classes"] != dataset.classes:
+    images = dataset.train
+    if written["fingerprint"] != fingerprint(images) or written["classes"] != dataset.classes:
         raise UserError(
-            f"the data changed since this run began ({written['pictures']} training pictures then, "
-            f"{len(pictures)} now, or other labels or pixels): start a new run"
+            f"the data changed since this run began ({written['images']} training images then, "
+            f"{len(images)} now, or other labels or pixels): start a new run"
         )
-    row = {name: i for i, name in enumerate(pictures.names)}
+    row = {name: i for i, name in enumerate(images.names)}
     labelled = [row[name] for name in written["labelled"]]
     validation = [row[name] for name in written["validation"]]
     return _finish(dataset, recipe, labelled, validation, written["origin"])
 
 
-def fingerprint(pictures: Part) -> str:
+def fingerprint(images: Part) -> str:
     """A short number that changes with any name, label or pixel.
 
-    Of pictures that stay files, the lengths of some stand for the pixels of all.
+    Of images that stay files, the lengths of some stand for the pixels of all.
     """
-    crc = zlib.crc32("\n".join(pictures.names).encode())
-    crc = zlib.crc32(pictures.labels.numpy().tobytes(), crc)
-    if isinstance(pictures, Files):
-        for name in pictures.names[:: max(1, len(pictures) // 10_000)]:
+    crc = zlib.crc32("\n".join(images.names).encode())
+    crc = zlib.crc32(images.labels.numpy().tobytes(), crc)
+    if isinstance(images, Files):
+        for name in images.names[:: max(1, len(images) // 10_000)]:
             with suppress(OSError):  # what cannot be read is counted when it is met
-                crc = zlib.crc32(b"%d" % (pictures.root / name).stat().st_size, crc)
+                crc = zlib.crc32(b"%d" % (images.root / name).stat().st_size, crc)
         return f"{crc:08x}"
-    for chunk in pictures.images.split(4096):  # in pieces: a big set is not copied whole
+    for chunk in images.images.split(4096):  # in pieces: a big set is not copied whole
         crc = zlib.crc32(chunk.contiguous().numpy(), crc)
     return f"{crc:08x}"
 
@@ -172,7 +172,7 @@ def _left_out(
         rows = every[labels == c]
         if len(rows) < 2:
             raise UserError(
-                f"class '{name}' has one labelled picture, which cannot be left out: label two"
+                f"class '{name}' has one labelled image, which cannot be left out: label two"
             )
         cards += random.permutation(rows).tolist()
     return cards[part - 1 :: parts]
@@ -189,7 +189,5 @@ def _multiples(wanted: int, classes: int) -> tuple[int, int]:
 
 def _too_few(name: str, there: int, each: int | None, classes: int) -> str:
     if there == 0:
-        return f"class '{name}' has no labelled picture: label at least one, or remove the class"
-    return (
-        f"class '{name}' has {there} labelled pictures, not {each}: use --labels {there * classes}"
-    )
+        return f"class '{name}' has no labelled image: label at least one, or remove the class"
+    return f"class '{name}' has {there} labelled images, not {each}: use --labels {there * classes}"

@@ -1,15 +1,15 @@
-"""Pictures that are read while training: those of which there are too many to hold.
+"""Images that are read while training: those of which there are too many to hold.
 
-A picture on its way to a batch is squared: its shorter side becomes 256 pixels where views have
+An image on its way to a batch is squared: its shorter side becomes 256 pixels where views have
 224, and along the longer one a window of the same length is cut out, at a place that is drawn anew
-each time. Views are cropped from that square on the device, as they are from resident pictures.
+each time. Views are cropped from that square on the device, as they are from resident images.
 Evaluation takes the middle 224 of the middle window, as the paper does. What is lost against crops
-from the whole picture: none is wider than the picture is tall, and one that enlarges a small part
+from the whole image: none is wider than the image is tall, and one that enlarges a small part
 begins with fewer pixels.
 
 Batches are prepared ahead of the step that takes them, a fixed number of them, so memory is bounded
-however many pictures there are. What is drawn follows from the seed and the step alone: a run that
-goes on needs no state but which pictures could not be read.
+however many images there are. What is drawn follows from the seed and the step alone: a run that
+goes on needs no state but which images could not be read.
 """
 
 import warnings
@@ -27,9 +27,9 @@ from comatch import distributed
 from comatch.data.reader import CHUNK, LANES, Chunk, Reader, example, pinned
 from comatch.data.resident import Draw, Resident
 from comatch.errors import UserError
-from comatch.types import Everything, Files, Part, Pictures
+from comatch.types import AllImages, Files, Images, Part
 
-FEW_BAD = 3  # pictures that cannot be read are no reason to stop, however few there are
+FEW_BAD = 3  # images that cannot be read are no reason to stop, however few there are
 
 
 def side_for(image_size: int) -> int:
@@ -74,12 +74,12 @@ def slice_of(batch: int) -> slice:
 
 
 class Streaming(nn.Module):
-    """Labelled and unlabelled pictures on a disk, with the face of `Resident`.
+    """Labelled and unlabelled images on a disk, with the face of `Resident`.
 
     A batch is put into buffers that stay where they are, so a captured step reads each new one.
     """
 
-    unreadable: Tensor  # [X + U] files that gave no picture
+    unreadable: Tensor  # [X + U] files that gave no image
     images: Tensor  # [B + muB, 3, R, R] uint8
     y: Tensor
     rows: Tensor
@@ -134,14 +134,14 @@ class Streaming(nn.Module):
         x, u = self.images.split(self.sizes)
         return Draw(x, self.y, u, self.rows, self.truth)
 
-    def everything(self) -> Everything:
+    def everything(self) -> AllImages:
         raise UserError(
-            "this method looks at all pictures at once, and streamed ones never are in memory at "
+            "this method looks at all images at once, and streamed ones never are in memory at "
             "once: use --set stream=no, or another method"
         )
 
     def counts(self) -> dict[str, float]:
-        """How many pictures could not be read so far, by any rank."""
+        """How many images could not be read so far, by any rank."""
         mine = self.unreadable.nonzero().flatten().tolist()
         rows = sorted({row for rows in distributed.collect(mine) for row in rows})
         self.unreadable[rows] = True
@@ -159,7 +159,7 @@ class Streaming(nn.Module):
         return futures
 
     def _note(self, chunks: list[Chunk]) -> None:
-        """Pictures that could not be read are remembered; too many of them are an error."""
+        """Images that could not be read are remembered; too many of them are an error."""
         for chunk in chunks:
             first = 0 if chunk.files is self.parts[0] else len(self.parts[0])
             for row in chunk.bad:
@@ -168,7 +168,7 @@ class Streaming(nn.Module):
             if chunk.bad and (count := int(self.unreadable.sum())) > most:
                 row, why = next(iter(chunk.bad.items()))
                 raise UserError(
-                    f"{count} of {len(self.unreadable)} pictures cannot be read, more than one in "
+                    f"{count} of {len(self.unreadable)} images cannot be read, more than one in "
                     f"a hundred ({chunk.files.names[row]}: {why}): mend or remove them"
                 )
 
@@ -203,13 +203,13 @@ def in_pieces(
     side: int | None = None,
     some: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All pictures of a part [n, 3, image_size, image_size] and their labels [n], in order.
+    """All images of a part [n, 3, image_size, image_size] and their labels [n], in order.
 
     Those that stay files come in pieces, the middle of their square (of this side, or of what is
     usual for the size), without those that cannot be read. That none can is an error, unless it
     need not be `some`.
     """
-    if isinstance(part, Pictures):
+    if isinstance(part, Images):
         yield part.images, part.labels
         return
     begins = deque(range(0, len(part), CHUNK))
@@ -228,7 +228,7 @@ def in_pieces(
             if chunk.rows:
                 yield middle(chunk.images, image_size), part.labels[chunk.rows]
     if some and len(bad) == len(part):
-        raise UserError(f"none of {len(part)} pictures can be read ({example(part, bad)})")
+        raise UserError(f"none of {len(part)} images can be read ({example(part, bad)})")
     if bad:
         why = example(part, bad)
-        warnings.warn(f"{len(bad)} pictures cannot be read and are left out ({why})", stacklevel=2)
+        warnings.warn(f"{len(bad)} images cannot be read and are left out ({why})", stacklevel=2)

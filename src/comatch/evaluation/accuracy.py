@@ -1,4 +1,4 @@
-"""Class probabilities of pictures, and what they are worth."""
+"""Class probabilities of images, and what they are worth."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from comatch.types import Part
 def probabilities(
     net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512
 ) -> Tensor:
-    """p(y|x) [N, C] of uint8 pictures [N, 3, H, W], on the CPU."""
+    """p(y|x) [N, C] of uint8 images [N, 3, H, W], on the CPU."""
     return look(net, images, mean, std, batch, lambda seen: F.softmax(seen.logits, dim=1))
 
 
 def features(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512) -> Tensor:
-    """f(x) [N, width] of uint8 pictures [N, 3, H, W], on the CPU."""
+    """f(x) [N, width] of uint8 images [N, 3, H, W], on the CPU."""
     return look(net, images, mean, std, batch, lambda seen: seen.features)
 
 
@@ -36,9 +36,9 @@ def look(
     batch: int,
     keep: Callable[[Output], Tensor],
 ) -> Tensor:
-    """What is kept of what a network makes of pictures, some at a time."""
+    """What is kept of what a network makes of images, some at a time."""
     chunks = []
-    with net.at_rest():
+    with net.eval_mode():
         for chunk in images.split(batch):
             x = normalise(chunk.to(mean.device).float(), mean, std)
             x = x.contiguous(memory_format=torch.channels_last)
@@ -55,11 +55,11 @@ class Scores:
     per_class: list[float | None]  # share of each class that is found; none: not in this part
     taken_for: list[tuple[int, float] | None]  # the wrong class it is most often given, how often
     calibration_error: float  # mean gap between confidence and accuracy, over 15 bins
-    pictures: int
+    images: int
 
 
 class Judged(NamedTuple):
-    """What is kept of each picture: with many classes, p itself would be much to keep."""
+    """What is kept of each image: with many classes, p itself would be much to keep."""
 
     labels: Tensor  # [N]
     guesses: Tensor  # [N] the likeliest class
@@ -87,19 +87,19 @@ def score(judged: Judged, classes: int) -> Scores:
         per_class=[share(g == c) if len(g) else None for c, g in enumerate(given)],
         taken_for=[most_frequent_mistake(g, c) for c, g in enumerate(given)],
         calibration_error=calibration_error(confidence, right),
-        pictures=len(labels),
+        images=len(labels),
     )
 
 
-def interval(share: float, pictures: int) -> tuple[float, float]:
-    """Where the true share lies, 19 times out of 20, if `share` of so many pictures were right.
+def interval(share: float, images: int) -> tuple[float, float]:
+    """Where the true share lies, 19 times out of 20, if `share` of so many images were right.
 
-    Wilson's: unlike plus or minus two deviations it stays between 0 and 1, with few pictures too.
+    Wilson's: unlike plus or minus two deviations it stays between 0 and 1, with few images too.
     """
     z = 1.96
-    middle = (share + z**2 / (2 * pictures)) / (1 + z**2 / pictures)
-    spread = (share * (1 - share) / pictures + (z / (2 * pictures)) ** 2) ** 0.5
-    reach = z * spread / (1 + z**2 / pictures)
+    middle = (share + z**2 / (2 * images)) / (1 + z**2 / images)
+    spread = (share * (1 - share) / images + (z / (2 * images)) ** 2) ** 0.5
+    reach = z * spread / (1 + z**2 / images)
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
@@ -108,7 +108,7 @@ def share(true: Tensor) -> float:
 
 
 def most_frequent_mistake(guesses: Tensor, truth: int) -> tuple[int, float] | None:
-    """Of what pictures of one class are taken for [n]: the most frequent wrong class, its share."""
+    """Of what images of one class are taken for [n]: the most frequent wrong class, its share."""
     wrong = guesses[guesses != truth]
     if not len(wrong):
         return None
@@ -124,9 +124,9 @@ def score_part(
     device: torch.device,
     workers: int | None = None,
 ) -> Scores:
-    """What `predict` (pictures to p [n, C]) makes of a part, in memory or still files.
+    """What `predict` (images to p [n, C]) makes of a part, in memory or still files.
 
-    Ranks share the pictures, and all get the scores.
+    Ranks share the images, and all get the scores.
     """
     mine = part
     if len(part) >= distributed.world() > 1:
@@ -137,7 +137,7 @@ def score_part(
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> float:
-    """Expected calibration error: is a picture called 90 % sure right nine times out of ten?"""
+    """Expected calibration error: is an image called 90 % sure right nine times out of ten?"""
     bin_of = (confidence * bins).long().clamp(max=bins - 1)
     error = 0.0
     for b in range(bins):

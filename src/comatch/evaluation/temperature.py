@@ -5,7 +5,7 @@ logarithms of its probabilities by a temperature T makes it less sure and change
 
     p_T(y|x) ~ p(y|x)^(1/T),      T = argmin_T  - mean log p_T(label|x),   T >= 1
 
-The labels must be of pictures that the network did not learn from.
+The labels must be of images that the network did not learn from.
 """
 
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ def soften(p: Tensor, temperature: float) -> Tensor:  # [N, C]
 
 
 def fit(p: Tensor, labels: Tensor) -> float:
-    """T for probabilities [N, C] of pictures with these labels [N]."""
+    """T for probabilities [N, C] of images with these labels [N]."""
     logs = p.double().clamp(min=LEAST).log()
 
     def surprise(coldness: float) -> float:

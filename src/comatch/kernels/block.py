@@ -160,7 +160,7 @@ def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 class Stem(Function):
-    """The first convolution, of pictures that want no gradient, and the parts of its sums."""
+    """The first convolution, of images that want no gradient, and the parts of its sums."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ class Stem(Function):
 
 
 class Features(Function):
-    """The mean over each picture of the last norm and activation, and that norm's statistics."""
+    """The mean over each image of the last norm and activation, and that norm's statistics."""
 
     @staticmethod
     def forward(

@@ -12,7 +12,7 @@ import torch
 import torch.cuda._utils as nvrtc
 from torch import Tensor
 
-from comatch import cache
+from comatch import compiler_cache as cache
 from comatch.kernels.norm import add_parts, table
 
 SOURCE = Path(__file__).with_name("conv3x3.cu")

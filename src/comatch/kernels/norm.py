@@ -1,6 +1,6 @@
 """Batch norm and activation with as few passes over memory as the mathematics allows, in Triton.
 
-Tensors are [rows, C] in channels-last memory, whatever pictures they are. With n = scale x + shift,
+Tensors are [rows, C] in channels-last memory, whatever images they are. With n = scale x + shift,
 where scale = gamma / sqrt(var + eps) and shift = beta - mean scale:
 
     forward    moments          sums of x and x^2 (of x + other, which is written on the way)
@@ -94,7 +94,7 @@ def _backward_sums(
 def _beside(at, C: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr):
     """Where numbers lie in a tensor of every STRIDE-th pixel, and which of them are there."""
     pixel, channel = at // C, at % C
-    row, column = pixel // SIZE, pixel % SIZE  # of all pictures: their height divides by STRIDE
+    row, column = pixel // SIZE, pixel % SIZE  # of all images: their height divides by STRIDE
     place = (row // STRIDE * (SIZE // STRIDE) + column // STRIDE) * C + channel
     return place, (row % STRIDE == 0) & (column % STRIDE == 0)
 
@@ -280,17 +280,17 @@ def backward_apply(
 @triton.jit
 def _spread(values, out, pixels, C: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     channel = tl.arange(0, WIDTH)[None, :]
-    picture = tl.program_id(0)
-    value = tl.load(values + picture * C + channel, channel < C, 0) / pixels
+    image = tl.program_id(0)
+    value = tl.load(values + image * C + channel, channel < C, 0) / pixels
     for begin in range(0, pixels, ROWS):
         pixel = begin + tl.arange(0, ROWS)[:, None]
-        at = (picture * pixels + pixel).to(tl.int64) * C + channel
+        at = (image * pixels + pixel).to(tl.int64) * C + channel
         there = (pixel < pixels) & (channel < C)
         tl.store(out + at, tl.broadcast_to(value, [ROWS, WIDTH]).to(out.dtype.element_ty), there)
 
 
 def spread(values: Tensor, like: Tensor) -> Tensor:
-    """The gradient of a mean over each picture: [N, C] shared out to all pixels."""
+    """The gradient of a mean over each image: [N, C] shared out to all pixels."""
     n, channels, height, width = like.shape
     out = torch.empty_like(like)
     wide = triton.next_power_of_2(channels)

@@ -17,7 +17,7 @@ PIXELS = 128
 @triton.jit
 def _looked_at(pixel, SIZE: tl.constexpr, STRIDE: tl.constexpr):
     """The pixel of the input behind a pixel of the output, which is SIZE pixels wide."""
-    row = pixel // SIZE * STRIDE  # of all pictures; a picture's rows are a multiple of STRIDE
+    row = pixel // SIZE * STRIDE  # of all images; an image's rows are a multiple of STRIDE
     return row * SIZE * STRIDE + pixel % SIZE * STRIDE
 
 
@@ -95,7 +95,7 @@ def _merge(
 
 
 def _sizes(y: Tensor) -> tuple[int, int, int]:
-    """Pixels of all pictures, and in how many blocks and programs they are worked on."""
+    """Pixels of all images, and in how many blocks and programs they are worked on."""
     pixels = y.numel() // y.shape[1]
     blocks = triton.cdiv(pixels, PIXELS)
     return pixels, blocks, min(PROGRAMS, blocks)

@@ -1,8 +1,8 @@
-"""Pictures of any size to squares of one size, all in one pass, in Triton.
+"""Images of any size to squares of one size, all in one pass, in Triton.
 
 Pillow's bilinear filter is a weighted mean along rows, rounded, then one along columns. A program
 makes a line of one colour of one square: it finds the pixels under the filter by the address of the
-picture, so pictures need not be put side by side first, and by the distances between its pixels, so
+image, so images need not be put side by side first, and by the distances between its pixels, so
 colours may come one after the other or pixel by pixel.
 """
 
@@ -57,21 +57,20 @@ def _fit(whence, facts, squares, side, LINE: tl.constexpr):
 
 
 def fit(
-    pictures: list[Tensor], places: Sequence[float], squares: Tensor, rows: Sequence[int]
+    images: list[Tensor], places: Sequence[float], squares: Tensor, rows: Sequence[int]
 ) -> None:
-    """Scales pictures [3, H, W] of any size and writes them to these rows of squares [N, 3, R, R].
+    """Scales images [3, H, W] of any size and writes them to these rows of squares [N, 3, R, R].
 
     The shorter side becomes R pixels; a place says where along the longer one the square is, from 0
     to 1.
     """
     side, device = squares.shape[-1], squares.device
-    sizes = torch.tensor([picture.shape[1:] for picture in pictures], dtype=torch.float)  # [n, 2]
+    sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.float)  # [n, 2]
     shorter = sizes.amin(1, keepdim=True)
     begin = (sizes - shorter) * torch.tensor(places, dtype=torch.float)[:, None]
     facts = torch.cat([sizes, begin, shorter / side], 1)  # [n, 5]
     whence = [
-        (picture.data_ptr(), row, *picture.stride())
-        for picture, row in zip(pictures, rows, strict=True)
+        (image.data_ptr(), row, *image.stride()) for image, row in zip(images, rows, strict=True)
     ]
-    grid = (len(pictures), 3 * side, triton.cdiv(side, LINE))
+    grid = (len(images), 3 * side, triton.cdiv(side, LINE))
     _fit[grid](torch.tensor(whence).to(device), facts.to(device), squares, side, LINE)

@@ -65,7 +65,7 @@ def _backward(
 
 
 def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """conv(x) for float32 pictures [N, 3, S, S], and the parts of its sums [programs, 2, C]."""
+    """conv(x) for float32 images [N, 3, S, S], and the parts of its sums [programs, 2, C]."""
     n, _, size, _ = x.shape
     weight = weight.contiguous(memory_format=torch.channels_last)
     channels, pixels = weight.shape[0], n * size * size

@@ -1,8 +1,8 @@
 """CoMatch: class probabilities and embeddings that teach each other (paper, sections 3.1 and 3.2).
 
-Each picture has two compact descriptions: class probabilities p from the classification head and
+Each image has two compact descriptions: class probabilities p from the classification head and
 an embedding z from the projection head. The embeddings find neighbours in a memory bank and smooth
-the pseudo-labels with them; the pseudo-labels say which pictures belong together and so shape the
+the pseudo-labels with them; the pseudo-labels say which images belong together and so shape the
 embeddings through a graph-contrastive loss.
 
     L = L_x + lambda_cls L_u^cls + lambda_ctr L_u^ctr
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch import distributed, losses
-from comatch.config import MethodConfig, check_name, demand, setting
+from comatch.config import MethodConfig, check_name, require, setting
 from comatch.memory import RingBuffer, Window
 from comatch.methods.method import Method, Remembered, Step
 from comatch.methods.selection import SELECTIONS
@@ -31,7 +31,7 @@ class CoMatch(Method):
     class Config(MethodConfig):
         method = "comatch"
         alpha: float = setting(0.9, "weight of the model's own prediction in a pseudo-label")
-        bank_size: int = setting(2560, "K: pictures in the memory bank")
+        bank_size: int = setting(2560, "K: images in the memory bank")
         temperature: float = setting(0.2, "t: temperature of affinities and embedding graph")
         threshold: float = setting(0.95, "tau: least confidence of a pseudo-label that is learned")
         edge_threshold: float = setting(
@@ -54,12 +54,12 @@ class CoMatch(Method):
             check_name(self.graph, ("authors", "paper"), "graph")
             check_name(self.selection, SELECTIONS, "selection")
             decay = self.selection_decay
-            demand(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
-            demand(0 <= self.hard_from <= 1, f"hard_from={self.hard_from}: must be in [0, 1]")
-            demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
-            demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
+            require(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
+            require(0 <= self.hard_from <= 1, f"hard_from={self.hard_from}: must be in [0, 1]")
+            require(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
+            require(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
             for name in ("bank_size", "embedding_dim", "alignment_window"):
-                demand(getattr(self, name) >= 1, f"{name}: must be at least 1")
+                require(getattr(self, name) >= 1, f"{name}: must be at least 1")
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)
@@ -91,7 +91,7 @@ class CoMatch(Method):
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
-        # The graph joins the pictures of all ranks; each of them computes the whole of it.
+        # The graph joins the images of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(
             losses.label_graph(every_q, c.edge_threshold),
@@ -101,7 +101,7 @@ class CoMatch(Method):
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
         metrics |= selected.metrics
-        # The bank keeps p before smoothing, and the truth for labelled pictures.
+        # The bank keeps p before smoothing, and the truth for labelled images.
         remember: dict[str, Remembered] = {
             "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),
             "bank_z": (z_x.detach(), z_weak.detach()),

@@ -1,13 +1,13 @@
 """CoMatch at the scale of ImageNet: an EMA model teaches, a queue joins the graph (section 3.3).
 
-With a thousand classes a batch holds too few pictures of each to make a graph. So the graph joins
-the batch with the last K unlabelled pictures, whose embeddings and pseudo-labels wait in a queue;
+With a thousand classes a batch holds too few images of each to make a graph. So the graph joins
+the batch with the last K unlabelled images, whose embeddings and pseudo-labels wait in a queue;
 they come from a slowly moving copy of the network, so that old ones still fit to new ones. That
 copy also makes the pseudo-labels.
 
     L = L_x + lambda_cls L_u^cls + min(epoch + 1, lambda_ctr) L_u^ctr
 
-Gradient flows only through the network's own views: labelled pictures and one strong view.
+Gradient flows only through the network's own views: labelled images and one strong view.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch import distributed, losses
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.memory import RingBuffer, Window
 from comatch.methods.method import Method, Remembered, Step
 from comatch.nets.network import Network
@@ -36,7 +36,7 @@ class CoMatchMomentum(Method):
         ema_decay: float = setting(0.996, "m: share of itself that the EMA model keeps at a step")
         first_decay: float = setting(0.99, "the same in the first epoch, which has more to forget")
         alpha: float = setting(0.9, "weight of the EMA model's own prediction in a pseudo-label")
-        bank_size: int = setting(30_000, "K: pictures in the memory bank, and in the queue")
+        bank_size: int = setting(30_000, "K: images in the memory bank, and in the queue")
         temperature: float = setting(0.1, "t: temperature of affinities and embedding graph")
         threshold: float = setting(0.6, "tau: least confidence of a pseudo-label that is learned")
         edge_threshold: float = setting(
@@ -48,10 +48,10 @@ class CoMatchMomentum(Method):
         alignment_window: int = setting(128, "batches whose mean prediction alignment looks at")
 
         def __post_init__(self) -> None:
-            demand(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
-            demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
+            require(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
+            require(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
             for name in ("bank_size", "embedding_dim", "alignment_window"):
-                demand(getattr(self, name) >= 1, f"{name}: must be at least 1")
+                require(getattr(self, name) >= 1, f"{name}: must be at least 1")
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)
@@ -106,7 +106,7 @@ class CoMatchMomentum(Method):
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr, "weight": weight}
         remember: dict[str, Remembered] = {
-            # The bank keeps p before smoothing, and the truth for labelled pictures.
+            # The bank keeps p before smoothing, and the truth for labelled images.
             "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),
             "bank_z": (z_x, z_weak),
             "queue_q": q,

@@ -3,7 +3,7 @@
     q_b = p(y | weak view of u_b)
     L   = L_x + lambda_u 1/muB sum_b 1(max q_b >= tau) H(argmax q_b, p(y | strong view of u_b))
 
-The mean is over all muB pictures, confident or not.
+The mean is over all muB images, confident or not.
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from comatch import losses
-from comatch.config import demand, setting
+from comatch.config import require, setting
 from comatch.memory import Window
 from comatch.methods.fixmatch import FixMatch
 from comatch.types import Task
@@ -25,7 +25,7 @@ class FixMatchDA(FixMatch):
         alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
 
         def __post_init__(self) -> None:
-            demand(self.alignment_window >= 1, "alignment_window: must be at least 1")
+            require(self.alignment_window >= 1, "alignment_window: must be at least 1")
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

@@ -1,13 +1,13 @@
 """Label propagation: labels flow to neighbours among the features, again and again (Iscen, 2019).
 
-    W   = nearest-neighbour graph of the features of all pictures, normalised
+    W   = nearest-neighbour graph of the features of all images, normalised
     Z   = (I - alpha W)^-1 Y,   label_i = argmax Z_i,   certainty_i = 1 - H(Z_i / sum Z_i) / log C
     L   = 1/B sum_b class_weight(y_b) H(y_b, p_b)
           + 1/muB sum_b certainty_b class_weight(label_b) H(label_b, p_b)
 
 First the network learns the labels alone. Then its features make a graph, in which the labels
-spread to every picture, and it learns those; better features make a better graph, and so on. A
-class weighs one over the pictures that have it, so that a class which spreads far does not win.
+spread to every image, and it learns those; better features make a better graph, and so on. A
+class weighs one over the images that have it, so that a class which spreads far does not win.
 
 The labels are spread at steps that are known beforehand, and are kept as buffers. Until then every
 certainty is zero, so one graph of the step serves both phases.
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from comatch import distributed, propagation
 from comatch.augment.policies import normalise
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.methods.method import Method, Step
-from comatch.types import UNLABELLED, Batch, Everything, Task
+from comatch.types import UNLABELLED, AllImages, Batch, Task
 
 
 class LabelPropagation(Method):
     """Labels spread over a graph of neighbours, and are learned as far as they are certain."""
 
     views = ("weak",)
-    label: Tensor  # [U] what was propagated to each unlabelled picture, or UNLABELLED
+    label: Tensor  # [U] what was propagated to each unlabelled image, or UNLABELLED
     certainty: Tensor  # [U]
     class_weight: Tensor  # [C]
 
@@ -39,17 +39,17 @@ class LabelPropagation(Method):
         method = "label_propagation"
         warm_up: float = setting(0.1, "share of the run in which the labels alone are learned")
         refreshes: int = setting(50, "times that labels are propagated in the rest of the run")
-        neighbours: int = setting(50, "k: pictures that each is joined with in the graph")
+        neighbours: int = setting(50, "k: images that each is joined with in the graph")
         gamma: float = setting(3.0, "power of a similarity: large ones leave only the nearest")
         alpha: float = setting(0.99, "how far labels spread: near 1, through the whole graph")
         iterations: int = setting(20, "steps of conjugate gradients that spread them")
 
         def __post_init__(self) -> None:
-            demand(0 <= self.warm_up < 1, f"warm_up={self.warm_up}: must be in [0, 1)")
-            demand(0 <= self.alpha < 1, f"alpha={self.alpha}: must be in [0, 1)")
-            demand(self.gamma > 0, f"gamma={self.gamma}: must be above 0")
+            require(0 <= self.warm_up < 1, f"warm_up={self.warm_up}: must be in [0, 1)")
+            require(0 <= self.alpha < 1, f"alpha={self.alpha}: must be in [0, 1)")
+            require(self.gamma > 0, f"gamma={self.gamma}: must be above 0")
             for name in ("refreshes", "neighbours", "iterations"):
-                demand(getattr(self, name) >= 1, f"{name}: must be at least 1")
+                require(getattr(self, name) >= 1, f"{name}: must be at least 1")
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
@@ -57,7 +57,7 @@ class LabelPropagation(Method):
         self.register_buffer("certainty", torch.zeros(task.unlabelled))
         self.register_buffer("class_weight", torch.ones(task.classes))
 
-    def before_step(self, step: int, everything: Everything) -> None:
+    def before_step(self, step: int, everything: AllImages) -> None:
         if self.due(step):
             self.refresh(everything)
 
@@ -73,7 +73,7 @@ class LabelPropagation(Method):
         return step >= first and due > done
 
     @torch.no_grad()
-    def refresh(self, everything: Everything) -> None:
+    def refresh(self, everything: AllImages) -> None:
         c, y = self.config, everything.y
         v = torch.cat([self.features(everything.x), self.features(everything.u)])  # [X + U, D]
         graph = propagation.neighbour_graph(v, c.neighbours, c.gamma)
@@ -89,13 +89,13 @@ class LabelPropagation(Method):
             (self.certainty, certainty),
             (self.class_weight, weight),
         ):  # the first rank's, because a GPU may round differently from another
-            mine.copy_(distributed.from_first(new))
+            mine.copy_(distributed.from_first_rank(new))
 
     def features(self, images: Tensor, chunk: int = 512) -> Tensor:
-        """f(x) [N, D] at length one, of pictures as they are [N, 3, H, W] uint8."""
+        """f(x) [N, D] at length one, of images as they are [N, 3, H, W] uint8."""
         like, chunks = self.net.classifier.weight, []
         mean, std = like.new_tensor(self.task.mean), like.new_tensor(self.task.std)
-        with self.net.at_rest():
+        with self.net.eval_mode():
             for part in images.split(chunk):
                 x = normalise(part.to(like.dtype), mean, std)
                 x = x.contiguous(memory_format=torch.channels_last)
@@ -119,7 +119,7 @@ class LabelPropagation(Method):
         )
 
     def weighted(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Cross-entropy of each picture times the weight of its class; zero without a label."""
+        """Cross-entropy of each image times the weight of its class; zero without a label."""
         return F.cross_entropy(
             logits, label, self.class_weight, ignore_index=UNLABELLED, reduction="none"
         )

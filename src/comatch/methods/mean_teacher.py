@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from comatch import losses
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
@@ -29,7 +29,7 @@ class MeanTeacher(Method):
         ramp: float = setting(0.27, "share of the run over which that weight is reached")
 
         def __post_init__(self) -> None:
-            demand(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+            require(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

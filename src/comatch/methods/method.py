@@ -21,7 +21,7 @@ from comatch import distributed
 from comatch.config import MethodConfig
 from comatch.memory import Ema
 from comatch.nets.network import Network
-from comatch.types import Batch, Everything, Task
+from comatch.types import AllImages, Batch, Task
 
 Remembered = Tensor | tuple[Tensor, ...]  # rows, or whatever `push` of that memory takes
 
@@ -36,10 +36,10 @@ class Step(NamedTuple):
 
 
 class Method(nn.Module):
-    """A way to learn from labelled and unlabelled pictures."""
+    """A way to learn from labelled and unlabelled images."""
 
-    views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled picture, in order
-    turns_pictures: ClassVar[bool] = False  # in forward: features of them will not do
+    views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled image, in order
+    turns_images: ClassVar[bool] = False  # in forward: features of them will not do
     evaluated_weights: ClassVar[str] = "averaged weights"  # what `evaluated` has, for the record
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     step: Tensor  # [] optimiser steps taken
@@ -75,8 +75,8 @@ class Method(nn.Module):
         """Of each view, from one forward over all: batch norm must see them together."""
         return self.net(torch.cat(views)).logits.split([len(view) for view in views])
 
-    def before_step(self, step: int, everything: Everything) -> None:
-        """Called before each step with its number; a method may look at all pictures here, from
+    def before_step(self, step: int, everything: AllImages) -> None:
+        """Called before each step with its number; a method may look at all images here, from
         time to time. What it writes, it writes in place."""
 
     def forward(self, batch: Batch) -> Step:

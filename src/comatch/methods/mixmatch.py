@@ -3,7 +3,7 @@
     q_b = sharpen(mean of p over two weak views of u_b, T)
     mixed = l a + (1 - l) b,   l = max(l', 1 - l'),   l' ~ Beta(alpha, alpha)
 
-Labelled and unlabelled pictures are shuffled together and each is mixed with another, pictures and
+Labelled and unlabelled images are shuffled together and each is mixed with another, images and
 labels alike. The loss is cross-entropy on what was labelled and squared error on what was guessed:
 
     L = H(mixed labels, p) + w(t) 1/C || mixed guesses - p ||^2
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from comatch import losses
 from comatch.augment.mixing import mix, sample_mix
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
 
 class MixMatch(Method):
-    """Sharpened mean guesses, mixed with labelled pictures into new ones."""
+    """Sharpened mean guesses, mixed with labelled images into new ones."""
 
     views = ("weak", "weak")
 
@@ -37,17 +37,17 @@ class MixMatch(Method):
 
         def __post_init__(self) -> None:
             for name in ("temperature", "alpha", "ramp"):
-                demand(getattr(self, name) > 0, f"{name}: must be above 0")
+                require(getattr(self, name) > 0, f"{name}: must be above 0")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
         with torch.no_grad():
             q = self.guess(*batch.u)  # [muB, C]
             y = F.one_hot(batch.y, self.classes).to(q.dtype)
-            pictures = torch.cat([batch.x, *batch.u])
+            images = torch.cat([batch.x, *batch.u])
             labels = torch.cat([y, q, q])
             drawn = sample_mix(len(labels), c.alpha, q.device)
-            mixed, targets = mix(pictures, drawn), mix(labels, drawn)
+            mixed, targets = mix(images, drawn), mix(labels, drawn)
         logits_x, logits_u = self.net(mixed).logits.split([len(y), 2 * len(q)])
         targets_x, targets_u = targets.split([len(y), 2 * len(q)])
         weight = c.lambda_u * (self.progress / c.ramp).clamp(max=1)

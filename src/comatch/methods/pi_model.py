@@ -1,4 +1,4 @@
-"""The Pi-model: two views of a picture should be predicted alike (Laine and Aila, 2017).
+"""The Pi-model: two views of an image should be predicted alike (Laine and Aila, 2017).
 
     L = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - p(y | another view of u_b) ||^2
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from comatch import losses
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
@@ -28,7 +28,7 @@ class PiModel(Method):
         ramp: float = setting(0.27, "share of the run over which that weight is reached")
 
         def __post_init__(self) -> None:
-            demand(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+            require(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

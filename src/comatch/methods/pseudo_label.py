@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from comatch import losses
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.methods.method import Method, Step
 from comatch.types import UNLABELLED, Batch
 
@@ -31,7 +31,7 @@ class PseudoLabel(Method):
         ramp_end: float = setting(0.6, "share of the run after which they count in full")
 
         def __post_init__(self) -> None:
-            demand(0 <= self.ramp_begin < self.ramp_end, "ramp_end must come after ramp_begin")
+            require(0 <= self.ramp_begin < self.ramp_end, "ramp_end must come after ramp_begin")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

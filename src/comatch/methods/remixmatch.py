@@ -3,16 +3,16 @@
     q_b = sharpen(Normalize(p(y | weak view of u_b) p(y) / mean of the last batches' p), T)
 
 is the label of the weak view and of K strong ones alike. p(y) is how often the classes are among
-the labels lately. Everything is mixed with everything as in MixMatch, now under cross-entropy; one
+the labels lately. AllImages is mixed with everything as in MixMatch, now under cross-entropy; one
 strong view is also learned as it is, and which way up it is:
 
     L = H(mixed labels, p) + w(t) lambda_u H(mixed guesses, p)
       + w(t) lambda_u1 H(q, p(y | strong view)) + lambda_r H(r, p_rot(r | strong view turned by r))
 
-Strong views come from CTAugment, which finds out on labelled pictures how strong they may be; the
-labelled pictures are learned in a strong view, too. CTAugment's probes go through the network
+Strong views come from CTAugment, which finds out on labelled images how strong they may be; the
+labelled images are learned in a strong view, too. CTAugment's probes go through the network
 together with the anchors, where the authors' code shows them to the averaged network. The paper
-has K = 8 strong views and tries fewer; here K = 2: half as many pictures go through the network.
+has K = 8 strong views and tries fewer; here K = 2: half as many images go through the network.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from comatch import losses
 from comatch.augment.ctaugment import CTAugment
 from comatch.augment.mixing import mix, sample_mix
 from comatch.augment.policies import denormalise, normalise
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.memory import Window
 from comatch.methods.method import Method, Step
 from comatch.methods.s4l_rotation import QUARTERS
@@ -36,7 +36,7 @@ class ReMixMatch(Method):
     """Aligned guesses on weak views teach strong ones, whose strength is learned too."""
 
     views = ("weak", "weak", "weak")  # the anchor, and what becomes the strong views
-    turns_pictures = True
+    turns_images = True
     mean: Tensor  # [3]
     std: Tensor  # [3]
 
@@ -55,10 +55,10 @@ class ReMixMatch(Method):
 
         def __post_init__(self) -> None:
             for name in ("temperature", "alpha", "ramp"):
-                demand(getattr(self, name) > 0, f"{name}: must be above 0")
+                require(getattr(self, name) > 0, f"{name}: must be above 0")
             for name in ("bin_decay", "bin_threshold"):
-                demand(0 <= getattr(self, name) <= 1, f"{name}: must be in [0, 1]")
-            demand(self.alignment_window >= 1, "alignment_window: must be at least 1")
+                require(0 <= getattr(self, name) <= 1, f"{name}: must be in [0, 1]")
+            require(self.alignment_window >= 1, "alignment_window: must be at least 1")
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
@@ -86,9 +86,9 @@ class ReMixMatch(Method):
             mean_p, mean_y = p.mean(0), y.mean(0)
             q = self.guess(p, mean_p, mean_y)
 
-            pictures, labels = torch.cat([x, anchor, first, second]), torch.cat([y, q, q, q])
+            images, labels = torch.cat([x, anchor, first, second]), torch.cat([y, q, q, q])
             mixing = sample_mix(len(labels), c.alpha, q.device)
-            mixed, targets = mix(pictures, mixing), mix(labels, mixing)
+            mixed, targets = mix(images, mixing), mix(labels, mixing)
             turned, quarters = turn(first)
 
         out = self.net(torch.cat([mixed, first, turned]))
@@ -120,7 +120,7 @@ class ReMixMatch(Method):
 
 
 def turn(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Each picture turned by a random number of quarters, and that number."""
+    """Each image turned by a random number of quarters, and that number."""
     quarters = torch.randint(QUARTERS, (len(images),), device=images.device)
     turned = torch.stack([images.rot90(r, (2, 3)) for r in range(QUARTERS)])  # [4, N, 3, H, W]
     return turned[quarters, torch.arange(len(images), device=images.device)], quarters

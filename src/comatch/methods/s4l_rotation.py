@@ -1,4 +1,4 @@
-"""S4L: beside the labels, every picture teaches which way up it is (Zhai et al., 2019).
+"""S4L: beside the labels, every image teaches which way up it is (Zhai et al., 2019).
 
     L = L_x + lambda_u 1/(4 muB) sum_b sum_r H(r, p_rot(rotation | u_b turned by r quarters))
 
@@ -20,10 +20,10 @@ QUARTERS = 4
 
 
 class S4LRotation(Method):
-    """Which way up a picture is, learned beside its class."""
+    """Which way up an image is, learned beside its class."""
 
     views = ("weak",)
-    turns_pictures = True
+    turns_images = True
 
     @dataclass(frozen=True)
     class Config(MethodConfig):

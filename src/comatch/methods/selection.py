@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from comatch import distributed, losses
-from comatch.memory import Usual
+from comatch.memory import RunningMean
 
 
 class Selected(NamedTuple):
@@ -27,7 +27,7 @@ class Selected(NamedTuple):
 
 
 class Fixed(nn.Module):
-    """Everything from the threshold on."""
+    """AllImages from the threshold on."""
 
     def __init__(self, classes: int, decay: float) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Fixed(nn.Module):
         return Selected(confident, confident, {})
 
 
-class Adaptive(Usual):
+class Adaptive(RunningMean):
     """What is as confident as usual or as tau, whichever is less, and less so in rare classes."""
 
     def __init__(self, classes: int, decay: float) -> None:
@@ -67,8 +67,8 @@ class Classwise(Adaptive):
         return mean_p
 
 
-class Soft(Usual):
-    """Everything, but less and less of what is less confident than usual; tau is not asked."""
+class Soft(RunningMean):
+    """AllImages, but less and less of what is less confident than usual; tau is not asked."""
 
     def __init__(self, classes: int, decay: float) -> None:
         # Mean and variance of confidence: at first so wide that all count.
@@ -81,7 +81,7 @@ class Soft(Usual):
         now = torch.stack([every.mean(), every.var(correction=min(1, len(every) - 1))])
         mean, variance = self.mean_with(now).unbind()
         weight = losses.truncated_gaussian(confidence, mean, variance)
-        # Every picture weighs something; scored are those that are learned more than left out.
+        # Every image weighs something; scored are those that are learned more than left out.
         metrics = {"usual_confidence": mean, "mean_weight": weight.mean()}
         return Selected(weight, weight >= 0.5, metrics, now[None])
 

@@ -1,4 +1,4 @@
-"""Learning from the labelled pictures alone: the baseline that every other method must beat."""
+"""Learning from the labelled images alone: the baseline that every other method must beat."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from comatch.types import Batch
 
 
 class Supervised(Method):
-    """Cross-entropy on the labels there are; unlabelled pictures are not looked at."""
+    """Cross-entropy on the labels there are; unlabelled images are not looked at."""
 
     @dataclass(frozen=True)
     class Config(MethodConfig):

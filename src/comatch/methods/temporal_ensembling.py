@@ -1,13 +1,13 @@
-"""Temporal ensembling: a picture is predicted as it was on earlier visits (Laine and Aila, 2017).
+"""Temporal ensembling: an image is predicted as it was on earlier visits (Laine and Aila, 2017).
 
     Z_b <- alpha Z_b + (1 - alpha) p(y | view of u_b)      once for each visit, after the step
     L   = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - Z_b / (1 - alpha^visits_b) ||^2
 
 One forward instead of the Pi-model's two, and a target with less noise: it is an average over
-earlier networks and earlier views. On its first visit a picture has no target and gives no loss.
+earlier networks and earlier views. On its first visit an image has no target and gives no loss.
 w(t) rises as in the Pi-model.
 
-A run visits each of U unlabelled pictures steps muB / U times. In a short run that is only a few
+A run visits each of U unlabelled images steps muB / U times. In a short run that is only a few
 times: many targets are then one or two predictions of a much younger network.
 """
 
@@ -17,27 +17,27 @@ import torch.nn.functional as F
 from torch import nn
 
 from comatch import losses
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.memory import Averages
 from comatch.methods.method import Method, Step
 from comatch.types import Batch, Task
 
 
 class TemporalEnsembling(Method):
-    """Predictions that agree with the average of all earlier ones of the same picture."""
+    """Predictions that agree with the average of all earlier ones of the same image."""
 
     views = ("weak",)
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "temporal_ensembling"
-        alpha: float = setting(0.6, "share of itself that a picture's average keeps at each visit")
+        alpha: float = setting(0.6, "share of itself that an image's average keeps at each visit")
         lambda_u: float = setting(2.4, "largest weight of consistency: 30 M / N for 4,000 labels")
         ramp: float = setting(0.27, "share of the run over which that weight is reached")
 
         def __post_init__(self) -> None:
-            demand(0 <= self.alpha < 1, f"alpha={self.alpha}: must be in [0, 1)")
-            demand(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+            require(0 <= self.alpha < 1, f"alpha={self.alpha}: must be in [0, 1)")
+            require(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

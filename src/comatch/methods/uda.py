@@ -4,7 +4,7 @@
     L   = TSA(L_x) + lambda_u 1/muB sum_b 1(max p_b >= tau) H(q_b, p(y | strong view of u_b))
 
 Training signal annealing (TSA) releases the labels slowly, so that a few of them are not learned by
-heart: a labelled picture counts only while p(its class) is below a threshold that rises from 1 / C
+heart: a labelled image counts only while p(its class) is below a threshold that rises from 1 / C
 to 1 over the run.
 """
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comatch import distributed, losses
-from comatch.config import MethodConfig, check_name, demand, setting
+from comatch.config import MethodConfig, check_name, require, setting
 from comatch.methods.method import Method, Step
 from comatch.types import UNLABELLED, Batch
 
@@ -30,12 +30,12 @@ class Uda(Method):
         method = "uda"
         threshold: float = setting(0.8, "tau: least confidence of a guess that is learned")
         temperature: float = setting(0.4, "T: below 1 makes guesses more decided")
-        lambda_u: float = setting(1.0, "weight of the unlabelled pictures")
+        lambda_u: float = setting(1.0, "weight of the unlabelled images")
         tsa: str = setting("linear", "how labels are released: none, linear, log or exp")
 
         def __post_init__(self) -> None:
             check_name(self.tsa, ("none", *RELEASED), "tsa")
-            demand(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
+            require(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

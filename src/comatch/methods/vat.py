@@ -3,7 +3,7 @@
     r_b = eps d / |d|,   d = the gradient of KL(p(y | u_b) || p(y | u_b + xi r)) at a random small r
     L   = L_x + lambda_u KL(p(y | u_b) || p(y | u_b + r_b)) + lambda_entropy H(p(y | u_b))
 
-The picture is changed by what harms the prediction most instead of by an augmentation, and entropy
+The image is changed by what harms the prediction most instead of by an augmentation, and entropy
 minimisation makes the predictions decided. One power iteration finds the direction.
 """
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comatch.config import MethodConfig, demand, setting
+from comatch.config import MethodConfig, require, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
@@ -26,14 +26,14 @@ class Vat(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "vat"
-        epsilon: float = setting(6.0, "length of the adversarial change of a normalised picture")
+        epsilon: float = setting(6.0, "length of the adversarial change of a normalised image")
         xi: float = setting(1e-2, "length of the step with which its direction is found")
         lambda_u: float = setting(0.3, "weight of the adversarial loss")
         lambda_entropy: float = setting(0.06, "weight of the entropy of predictions")
 
         def __post_init__(self) -> None:
             for name in ("epsilon", "xi"):
-                demand(getattr(self, name) > 0, f"{name}: must be above 0")
+                require(getattr(self, name) > 0, f"{name}: must be above 0")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
@@ -52,22 +52,22 @@ class Vat(Method):
             {},
         )
 
-    def direction(self, pictures: Tensor, target: Tensor) -> Tensor:
-        """Of length one for each picture: the way in which its prediction changes fastest."""
+    def direction(self, images: Tensor, target: Tensor) -> Tensor:
+        """Of length one for each image: the way in which its prediction changes fastest."""
         weights = {name: value.detach() for name, value in self.net.named_parameters()}
         # An argument of its own, because batch norm writes to it; then it is thrown away.
         notes = {name: value.clone() for name, value in self.net.named_buffers()}
 
         def harm(change: Tensor, notes: dict[str, Tensor]) -> Tensor:
-            out = torch.func.functional_call(self.net, weights | notes, (pictures + change,))
+            out = torch.func.functional_call(self.net, weights | notes, (images + change,))
             return divergence(target, out.logits)
 
-        start = self.config.xi * unit(torch.randn_like(pictures))
+        start = self.config.xi * unit(torch.randn_like(images))
         return unit(torch.func.grad(harm)(start, notes)).detach()
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(target || softmax(logits)), the mean over pictures."""
+    """KL(target || softmax(logits)), the mean over images."""
     return F.kl_div(F.log_softmax(logits, dim=1), target, reduction="batchmean")
 
 

@@ -9,13 +9,13 @@ from comatch.errors import UserError
 from comatch.nets.network import Network, Output
 from comatch.nets.wide_resnet import WideResNet
 
-SMALL_PICTURE = 64  # pixels up to which a stem that quarters the picture would leave too little
+SMALL_IMAGE = 64  # pixels up to which a stem that quarters the image would leave too little
 
 
 def build_encoder(
     name: str, image_size: int, stem: str = "auto", norm_momentum: float | None = None
 ) -> nn.Module:
-    """A network from pictures to features, with the width of those in `num_features`."""
+    """A network from images to features, with the width of those in `num_features`."""
     encoder = choose_encoder(name, image_size, stem)
     for module in encoder.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and norm_momentum is not None:
@@ -35,7 +35,7 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
     check_name(name, timm.list_models(), "net")
     encoder = create(name, image_size)
     small = stem in ("small", "half")
-    if small or (stem == "auto" and image_size <= SMALL_PICTURE):
+    if small or (stem == "auto" and image_size <= SMALL_IMAGE):
         shrunk = shrink_stem(encoder, stride=2 if stem == "half" else 1)
         if small and not shrunk:
             raise UserError(f"net={name} has no stem to make smaller: use --set stem=standard")
@@ -48,7 +48,7 @@ def is_wide(name: str) -> re.Match[str] | None:
 
 
 def create(name: str, image_size: int, pretrained: bool = False) -> nn.Module:
-    """A timm model without its classifier; transformers must be told the picture's size."""
+    """A timm model without its classifier; transformers must be told the image's size."""
     import timm
 
     try:

@@ -19,7 +19,7 @@ WIDEST = 128  # channels that a shortcut's kernel holds
 
 
 def possible(net: "WideResNet", x: Tensor) -> bool:
-    """While training in bf16 on a GPU, for pictures and widths that the kernels are made for."""
+    """While training in bf16 on a GPU, for images and widths that the kernels are made for."""
     if not (net.fused and net.training and x.is_cuda and in_bf16()) or x.requires_grad:
         return False
     power_of_two = net.num_features & (net.num_features - 1) == 0

@@ -48,7 +48,7 @@ class Network(nn.Module):
         return self
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def eval_mode(self) -> Iterator[None]:
         """As it is used, not trained: running statistics, full precision. Put back afterwards."""
         was_training, dtype = self.training, self.compute_dtype
         self.eval()
@@ -60,7 +60,7 @@ class Network(nn.Module):
             self.compute_dtype = dtype
 
     def forward(self, images: Tensor) -> Output:
-        """Pictures [N, 3, H, W], or what the encoder said of them before, [N, width]."""
+        """Images [N, 3, H, W], or what the encoder said of them before, [N, width]."""
         kind, low = images.device.type, self.compute_dtype
         with torch.autocast(kind, dtype=low or torch.bfloat16, enabled=low is not None):
             features = images if images.ndim == 2 else self.encoder(images)
@@ -82,7 +82,7 @@ class Scaling(nn.Module):
     others. Heads that learn from what is given would each need a learning rate of its own.
     """
 
-    LENGTH = 10.0  # of a picture's features, in the mean square
+    LENGTH = 10.0  # of an image's features, in the mean square
     centre: Tensor  # [width]
     scale: Tensor  # [width]
 

@@ -198,7 +198,7 @@ def tensors(content: Any) -> dict[str, Tensor]:
 
 
 def seen_by_timm(name: str) -> Any:
-    """How these weights of timm's saw pictures (`mean`, `std`, `input_size`); none: not known."""
+    """How these weights of timm's saw images (`mean`, `std`, `input_size`); none: not known."""
     import timm
 
     return timm.models.get_pretrained_cfg(name)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from comatch import methods
 from comatch.config import Recipe
-from comatch.recipes.rivals import as_its_paper_has_it
+from comatch.recipes.published import with_published_settings
 
 
 def cifar10(method: str) -> Recipe:
@@ -32,7 +32,7 @@ def cifar10(method: str) -> Recipe:
         momentum=0.9,
         weight_decay=5e-4,
     )
-    return as_its_paper_has_it(recipe)
+    return with_published_settings(recipe)
 
 
 def cifar10_fast(method: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""Scikit-learn's digits: real pictures that need no download and no GPU."""
+"""Scikit-learn's digits: real images that need no download and no GPU."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ def digits(method: str) -> Recipe:
     Cost      about a minute and a half on two CPU cores
     Result    the README's table
 
-    Chosen on 300 validation pictures, seeds 100 to 102, among learning rates of 0.03 to 0.1, 400 to
+    Chosen on 300 validation images, seeds 100 to 102, among learning rates of 0.03 to 0.1, 400 to
     800 steps and crops of 0.2 and 0.5. Batch norm and average are quick, as so short a run needs.
     """
     return Recipe(

@@ -1,4 +1,4 @@
-"""A folder of pictures of one's own."""
+"""A folder of images of one's own."""
 
 import dataclasses
 
@@ -7,12 +7,12 @@ from comatch.config import Recipe, replace
 
 
 def folder(method: str) -> Recipe:
-    """Your own pictures on a laptop: a small wide ResNet at 32 pixels, Muon.
+    """Your own images on a laptop: a small wide ResNet at 32 pixels, Muon.
 
     Command   comatch train PATH
     Cost      about twelve minutes on a CPU core
 
-    Optimiser and selection were chosen on validation pictures of CIFAR-10, and gain on two folders
+    Optimiser and selection were chosen on validation images of CIFAR-10, and gain on two folders
     of photographs too, where --steps 2000 gained four to five points more: see results/README.md.
     """
     recipe = Recipe(
@@ -39,10 +39,10 @@ def folder(method: str) -> Recipe:
 
 
 def folder_pretrained(method: str) -> Recipe:
-    """Your own pictures on a laptop, through a network that knows ImageNet and stays as it is.
+    """Your own images on a laptop, through a network that knows ImageNet and stays as it is.
 
     Command   comatch train PATH --recipe folder-pretrained
-    Cost      timm downloads 19 MB once; then two minutes for 2,500 pictures on one CPU core
+    Cost      timm downloads 19 MB once; then two minutes for 2,500 images on one CPU core
     Result    results/README.md, beside that of the recipe folder
 
     What it learns are CoMatch's two heads, on features of four views of each kind.
@@ -63,7 +63,7 @@ def folder_pretrained(method: str) -> Recipe:
         lr=0.03,
         schedule="cosine",
         log_every=25,
-        eval_every=1500,  # for which, unlike for a step, pictures are looked at
+        eval_every=1500,  # for which, unlike for a step, images are looked at
         checkpoint_every=250,
     )
     if method == "comatch":
@@ -73,7 +73,7 @@ def folder_pretrained(method: str) -> Recipe:
 
 
 def folder_gpu(method: str) -> Recipe:
-    """Your own pictures on a GPU: ResNet-18 at 96 pixels.
+    """Your own images on a GPU: ResNet-18 at 96 pixels.
 
     Command   comatch train PATH --recipe folder-gpu
     """

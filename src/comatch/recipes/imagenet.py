@@ -6,9 +6,9 @@ from comatch import methods
 from comatch.config import Recipe, renamed, replace
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-EPOCH = (1_281_167 - 13_000) // 640  # steps in which each unlabelled picture is seen once
+EPOCH = (1_281_167 - 13_000) // 640  # steps in which each unlabelled image is seen once
 
-# What the methods' papers have for ImageNet and not for small pictures. CoMatch has the momentum
+# What the methods' papers have for ImageNet and not for small images. CoMatch has the momentum
 # form for it; the other form gets the same numbers, to compare the two.
 FIXMATCH = {"threshold": 0.7, "lambda_u": 10.0}
 OWN: dict[str, dict[str, Any]] = {

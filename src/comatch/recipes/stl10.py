@@ -2,7 +2,7 @@
 
 from comatch.config import Recipe, renamed, replace
 from comatch.recipes.cifar10 import cifar10
-from comatch.recipes.rivals import as_its_paper_has_it
+from comatch.recipes.published import with_published_settings
 
 
 def stl10(method: str) -> Recipe:
@@ -26,4 +26,4 @@ def stl10(method: str) -> Recipe:
     )
     if method == "comatch":
         recipe = replace(recipe, lambda_ctr=5.0)
-    return as_its_paper_has_it(recipe)
+    return with_published_settings(recipe)

@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comatch import cache, distributed, evaluation
+from comatch import compiler_cache as cache
+from comatch import distributed, evaluation, files
 from comatch.config import Recipe, replace
 from comatch.data import splits
 from comatch.data.splits import Split
 from comatch.errors import UserError
 from comatch.training import checkpoint, ranks
-from comatch.training.ahead import forget, look_ahead
-from comatch.training.assemble import Assembly, assemble, description
-from comatch.training.folder import RunFolder
+from comatch.training.build import Assembly, assemble, description
 from comatch.training.journal import Journal, averages
+from comatch.training.precompute import forget, precompute
 from comatch.training.progress import OpenBar, TrainingBar, beginning, stoppable
+from comatch.training.run_folder import RunFolder
 from comatch.training.step import Meter
 from comatch.types import Dataset, Part
 
@@ -44,13 +45,13 @@ def fit(
 
     Returns the summary: the accuracy of the last averaged model, never of the best one.
     """
-    set_out = beginning()
+    started = beginning()
     ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)
     begins = not folder.checkpoint.exists()
     # Later, its weights are in the checkpoint: what it began from may be gone.
     run = assemble(recipe if begins else replace(recipe, init=None), dataset, split, device)
-    distributed.seed(recipe.seed)  # from here on, each rank draws for its own pictures
+    distributed.seed(recipe.seed)  # from here on, each rank draws for its own images
     if not folder.split.exists():  # only now: nothing is written before everything was checked
         folder.create(recipe, data_dir, splits.to_json(split, dataset))
     folder.write_environment(device)
@@ -69,19 +70,19 @@ def fit(
     ):
         for line in run.loaded.lines() if run.loaded else ():
             bar.say(line)
-        if not look_ahead(folder, recipe, run, bar, stop):
+        if not precompute(folder, recipe, run, bar, stop):
             raise Interrupted(start, folder.path)
         for step in range(start, recipe.steps):
             run.step(step)
             if step == start:
-                startup = round(wait_for(device) - set_out, 2)
+                startup = round(wait_for(device) - started, 2)
                 folder.note("startup_seconds", startup)
                 if run.step.engine != "eager":
                     bar.say(f"first step after {startup:.1f} s; compiled code: {cache.folder()}")
             done = step + 1
             last = done == recipe.steps
             # Asked once: what is said to be saved must have been saved, and by all ranks.
-            stopping = distributed.anywhere(stop.asked)
+            stopping = distributed.any_rank(stop.asked)
             bar.advance(done)
             if last or done % recipe.log_every == 0:
                 stop_on_bad_numbers(run.step.meter, done, folder)
@@ -112,7 +113,7 @@ def fit(
         "peak_memory_mb": peak_memory_mb(device),
         **run.data.counts(),
     }
-    checkpoint.write_json(folder.summary, summary)
+    files.write_json(folder.summary, summary)
     forget(folder)
     return summary
 
@@ -148,10 +149,12 @@ def evaluate(run: Assembly, parts: dict[str, Part | None]) -> dict[str, float]:
     return values
 
 
-LESS = "a lower --set lr=... or --set precision=fp32 with another --out"
+LOWER_LR_HINT = "a lower --set lr=... or --set precision=fp32 with another --out"
 
 
-def stop_on_bad_numbers(meter: Meter, done: int, folder: RunFolder, advice: str = LESS) -> None:
+def stop_on_bad_numbers(
+    meter: Meter, done: int, folder: RunFolder, advice: str = LOWER_LR_HINT
+) -> None:
     """NaN or infinity in the steps since the last look: nothing that came of it is written."""
     bad = meter.bad_steps()
     if not bad:
@@ -166,7 +169,7 @@ def stop_on_bad_numbers(meter: Meter, done: int, folder: RunFolder, advice: str 
 
 
 def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: int) -> None:
-    """Everything that the next step depends on; of several ranks, the first writes it."""
+    """AllImages that the next step depends on; of several ranks, the first writes it."""
     first, *others = ranks.own_states(run)
     state = {
         "step": step,

@@ -66,11 +66,11 @@ class TrainingBar:
             self.live = Live(Group(self.bar, self.figures), console=self.console)
 
     def look(self, done: int, total: int) -> None:
-        """At so many views of pictures, of all that are looked at before the first step."""
+        """At so many views of images, of all that are looked at before the first step."""
         if self.looking is None:
-            self.looking = self.bar.add_task("looking at pictures", total=total)
+            self.looking = self.bar.add_task("looking at images", total=total)
             if self.live is None:
-                self.say(f"looking at {total:,} views of pictures before the first step")
+                self.say(f"looking at {total:,} views of images before the first step")
         self.bar.update(self.looking, completed=done, visible=done < total)
 
     def advance(self, done: int) -> None:

@@ -1,6 +1,6 @@
 """What ranks agree on before they train together, and what each of them keeps for itself.
 
-A checkpoint holds what all ranks share once (weights, memory, order of the pictures), and each
+A checkpoint holds what all ranks share once (weights, memory, order of the images), and each
 rank's random state and sums. With another number of ranks, those cannot go back to where they were:
 the run goes on, and says so.
 """
@@ -15,13 +15,13 @@ from comatch.config import Recipe, to_json
 from comatch.data import splits
 from comatch.errors import UserError
 from comatch.training import checkpoint
-from comatch.training.assemble import Assembly
-from comatch.training.folder import RunFolder
+from comatch.training.build import Assembly
+from comatch.training.run_folder import RunFolder
 from comatch.types import Dataset
 
 
 def check_same(folder: RunFolder, recipe: Recipe, dataset: Dataset) -> None:
-    """Every rank must see the same pictures, settings and run folder, or all of them stop."""
+    """Every rank must see the same images, settings and run folder, or all of them stop."""
     if distributed.world() == 1:
         return
     there = folder.checkpoint.exists()
@@ -37,7 +37,7 @@ def check_same(folder: RunFolder, recipe: Recipe, dataset: Dataset) -> None:
     for rank, seen in enumerate(everyone):
         if seen["data"] != first["data"]:
             raise UserError(
-                f"process {rank} sees other pictures than process 0 ({seen['data'][0]} for "
+                f"process {rank} sees other images than process 0 ({seen['data'][0]} for "
                 f"training, not {first['data'][0]}, or other classes, labels or pixels): all "
                 "must read the same data"
             )
@@ -68,7 +68,7 @@ def restore_own(run: Assembly, states: list[dict[str, Any]], seed: int, step: in
         meter = {**meter, "sums": sums}
         warnings.warn(
             f"this run was saved by {before} processes and goes on with {now}: weights, memory and "
-            "the order of pictures go on as they were, but augmentation draws other random numbers",
+            "the order of images go on as they were, but augmentation draws other random numbers",
             stacklevel=2,
         )
     run.step.meter.load_state_dict(meter, run.mean.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from comatch import distributed
 from comatch.augment import policies
 from comatch.config import Recipe
-from comatch.data.kept import Kept
+from comatch.data.cached_features import CachedFeatures
 from comatch.data.streaming import Feed
 from comatch.methods import Method
 from comatch.training import optim, schedules
@@ -68,7 +68,7 @@ class TrainStep:
     ) -> None:
         self.method, self.data, self.recipe = method, data, recipe
         self.mean, self.std = mean, std
-        self.memory_format = torch.channels_last  # of pictures
+        self.memory_format = torch.channels_last  # of images
         self.meter = Meter()
         self.lr = torch.zeros((), device=mean.device)
         self.parameters = [p for p in method.parameters() if p.requires_grad]
@@ -78,7 +78,7 @@ class TrainStep:
         self.policies = [policies.build(name, views) for name in method.views]
         self.schedule = schedules.build(recipe.schedule, recipe.warmup)
 
-        augment = as_drawn if isinstance(data, Kept) else self._augment
+        augment = as_drawn if isinstance(data, CachedFeatures) else self._augment
         self.augment: Callable[[Tensor, Tensor, Tensor, Tensor], Batch] = augment
         learner: Any = method
         self._go: Callable[[], None] = self._take
@@ -105,7 +105,7 @@ class TrainStep:
             group["lr"] = self.lr  # loading put another tensor in its place
 
     def draw(self) -> tuple[Batch, Tensor]:
-        """The next batch, and the truth about its unlabelled pictures."""
+        """The next batch, and the truth about its unlabelled images."""
         x, y, u, rows, truth = self.data.draw()
         return self.augment(x, y, u, rows), truth
 
@@ -156,7 +156,7 @@ def views_for(recipe: Recipe) -> policies.Views:
 
 
 def looks_at_everything(method: Method) -> bool:
-    """Whether the method does something between two steps, for which it is shown all pictures."""
+    """Whether the method does something between two steps, for which it is shown all images."""
     return type(method).before_step is not Method.before_step
 
 

@@ -1,0 +1,1 @@
+"""What the larger commands compute: one module or package a command."""

@@ -1,0 +1,73 @@
+"""Batch norm over the batch of all ranks, so that many processes compute what one would.
+
+PyTorch's own runs on GPUs only, interrupts a compiled graph and cannot be differentiated by
+`torch.func`, which VAT needs. This one is a few differentiable lines: the same on a CPU, in any
+precision, and within any graph.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from comatch import distributed
+from comatch.errors import UserError
+
+
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Statistics of rank r are m_r and v_r over equally many numbers; those of all ranks are
+
+    m = mean of m_r,      v = mean of v_r + (m_r - m)^2
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.normalise(x) if self.training else super().forward(x)
+        for name in ("drop", "act"):  # timm has norms with an activation behind them
+            if name in self._modules:
+                x = getattr(self, name)(x)
+        return x
+
+    def normalise(self, x: Tensor) -> Tensor:
+        precise = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        others = [d for d in range(x.ndim) if d != 1]
+        var, mean = torch.var_mean(precise, others, correction=0)  # [C]
+        m, v = distributed.gather(torch.stack([mean, var])[None]).unbind(1)  # [ranks, C]
+        mean = m.mean(0)
+        var = (v + (m - mean).square()).mean(0)
+        if self.track_running_stats:
+            self.track(mean, var, distributed.world() * x.numel() // x.shape[1])
+
+        scale = (var + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -mean * scale if self.bias is None else self.bias - mean * scale
+        shape = [-1 if d == 1 else 1 for d in range(x.ndim)]
+        return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
+
+    @torch.no_grad()
+    def track(self, mean: Tensor, var: Tensor, count: int) -> None:
+        """Running statistics, as `nn.BatchNorm2d` keeps them: unbiased variances."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        batches = self.num_batches_tracked.to(mean.dtype)
+        share = 1 / batches if self.momentum is None else self.momentum
+        self.running_mean.add_(share * (mean - self.running_mean))
+        self.running_var.add_(share * (var * (count / max(1, count - 1)) - self.running_var))
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Any will do."""
+
+
+def sync_batchnorm(net: nn.Module) -> None:
+    """Makes every batch norm in `net` one over all ranks; parameters and names stay."""
+    if distributed.world() == 1:
+        return
+    for name, module in net.named_modules():
+        if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
+        known = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        if type(module) not in known and type(module).__name__ != "BatchNormAct2d":
+            raise UserError(
+                f"{name} is a {type(module).__name__}, which several processes cannot share: "
+                "use another --set net=..., or one process"
+            )
+        module.__class__ = SyncBatchNorm
