@@ -3,20 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint setup clean
+.PHONY: run test lint docs setup clean help
 
-run: setup  ## forty labels, 1,797 digits: CoMatch beside the same network on the labels alone
+run: setup  ## train on 1,797 digits with 40 labels: CoMatch, and the same network on the labels alone
 	$(BIN)/comatch train digits --labels 40 --baseline
 
-test: setup lint  ## everything that must be true
+test: setup lint  ## run lint and all tests
 	$(BIN)/python -m pytest
 
-lint: setup
+lint: setup  ## check format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-setup: $(VENV)/.ready
+docs: setup  ## build the documentation into build/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+setup: $(VENV)/.ready  ## install comatch and the tools into .venv
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,5 +27,8 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
 
-clean:
+clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build *.egg-info src/*.egg-info
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,16 +1,22 @@
-"""A command line in the same process, and images made on the spot."""
+"""Fixtures that all tests share: the command line in this process, and a small folder of images."""
 
 import os
 import sys
 
+# Before torch is imported. The networks of the tests are too small to gain from several threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 
-from helpers import TINY, make_images
+torch.set_num_threads(1)  # tiny nets are slower with more, above all beside other processes
 
-# Without a GPU, Triton interprets its kernels on the CPU: to be said before Triton is imported.
+# Without a GPU, Triton interprets its kernels on the CPU. It reads this when it is imported, which
+# comatch does.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+from helpers import TINY, make_images
 
 
 def pytest_collection_modifyitems(items):
@@ -23,7 +29,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
-    """Where the kernels run: interpreted on the CPU or, where there is a GPU, really."""
+    """Where kernels run: on the GPU, or interpreted on the CPU."""
     if request.param == "cpu":
         request.getfixturevalue("interpreter")
     return request.param
@@ -31,17 +37,17 @@ def device(request):
 
 @pytest.fixture
 def interpreter(monkeypatch):
-    """The kernels run on the CPU. Triton 3.6 does there what NumPy 2.4 no longer has: mended."""
+    """Triton's interpreter. That of Triton 3.6 needs `__index__`, since NumPy 2.4."""
     if torch.cuda.is_available():
         pytest.skip("the kernels are compiled for the GPU")
     interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs Triton")
-    teach = interpreter._patch_lang_tensor
+    patch_tensor = interpreter._patch_lang_tensor
 
-    def teach_more(tensor, scope):
-        teach(tensor, scope)
+    def patch_more(tensor, scope):
+        patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", teach_more)
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_more)
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def tiny():
 
 @pytest.fixture
 def cli(monkeypatch, capsys, tmp_path):
-    """Runs `comatch WORDS` in a fresh folder: exit code, what it printed, what it complained."""
+    """Run `comatch WORDS` in a new folder; return exit code, stdout and stderr."""
     from comatch.cli import main
 
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,6 @@
-"""What several tests need: the smallest run, a process to kill, images, batches, an error."""
+"""What several tests need: tiny runs, interrupted and failing runs, processes, images, batches."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,13 @@ import numpy as np
 import torch
 from PIL import Image
 
+from comatch import recipes
+from comatch.config import settings_of
+from comatch.methods.fixmatch import FixMatch
+from comatch.training.signals import StopRequest
 from comatch.types import Batch
 
-# The smallest run that still has everything in it: a few seconds on one core.
+# The settings of a tiny CoMatch run: a few seconds on one core.
 TINY = {
     "image_size": 8,
     "pad": 1,
@@ -25,7 +30,74 @@ TINY = {
     "eval_every": 4,
     "checkpoint_every": 3,
 }
-TINY_WORDS = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+TINY_SHARED = {key: value for key, value in TINY.items() if key != "bank_size"}  # any method's
+
+# Settings of CoMatch that change which code runs.
+VARIANTS = {
+    "adaptive": {"selection": "adaptive"},
+    "hard labels": {"hard_labels": True},
+    "muon": {"optimizer": "muon"},
+}
+
+
+def as_options(settings):
+    """Settings as words of a command line."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
+TINY_WORDS, TINY_SHARED_WORDS = as_options(TINY), as_options(TINY_SHARED)
+FAST = ["--steps", 2, "--device", "cpu", *TINY_WORDS]  # words of a tiny run of two steps
+SMALL_FOLDER = ["--set", "mu=1"]  # the folder of `make_images` has few unlabelled images
+
+
+def assert_one_line_error(result, *fragments):
+    """Exit code 2, and one line on stderr that has these fragments; no traceback."""
+    code, _, err = result
+    lines = [line for line in err.splitlines() if line.strip() and "warning:" not in line]
+    assert code == 2, err
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: "), err
+    for fragment in fragments:
+        assert fragment in lines[0], err
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+def interrupt_at(monkeypatch, step):
+    """Request a stop after this many steps, counted over all runs."""
+    steps = iter(range(1, 1000))
+
+    class InterruptAt(StopRequest):
+        @property
+        def asked(self):
+            return next(steps) >= step  # the loop looks once a step
+
+        @asked.setter
+        def asked(self, value):
+            pass
+
+    monkeypatch.setattr("comatch.training.signals.StopRequest", InterruptAt)
+
+
+def break_fixmatch(monkeypatch, seed=None):
+    """Make FixMatch's loss NaN, with one seed or with all."""
+    forward = FixMatch.forward
+
+    def broken(self, batch):
+        step = forward(self, batch)
+        if seed is not None and torch.initial_seed() != seed:
+            return step
+        return step._replace(loss=step.loss * float("nan"))
+
+    monkeypatch.setattr(FixMatch, "forward", broken)
+
+
+def settings_for(method):
+    """The smallest settings, of those that the method has."""
+    known = settings_of(recipes.get("digits", method))
+    return {key: value for key, value in TINY.items() if key in known}
 
 
 def start(*words, cwd, **options):

@@ -1,4 +1,4 @@
-"""Where compiled code is kept: one folder, that may be any_rank, missing or read-only."""
+"""The folder of compiled code: it may be anywhere, missing or read-only."""
 
 import os
 import subprocess
@@ -21,14 +21,14 @@ VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path):
-    """Nothing is set but a home."""
+    """No variable is set but the home."""
     for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # so that what a test sets is gone after it
+        monkeypatch.setenv(name, "")  # so that the test's own value is removed after it
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_folder(monkeypatch, tmp_path):
+def test_the_folder_follows_the_variables(monkeypatch, tmp_path):
     assert cache.folder() == tmp_path / ".cache" / "comatch"
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache.folder() == Path("/somewhere/comatch")
@@ -38,7 +38,7 @@ def test_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def homeless(monkeypatch):
-    """A user that the system does not know, as in some containers."""
+    """A user without a home, as in some containers."""
 
     def home():
         raise RuntimeError("Could not determine home directory.")
@@ -54,18 +54,18 @@ def test_a_user_without_a_home_can_name_a_folder(monkeypatch):
 
 
 @pytest.mark.usefixtures("homeless")
-def test_without_a_home_the_cache_is_not_where_one_happens_to_be():
+def test_without_a_home_the_folder_is_not_relative():
     assert cache.folder().is_absolute()
 
 
-def test_an_empty_variable_is_none(monkeypatch, tmp_path):
+def test_an_empty_variable_counts_as_unset(monkeypatch, tmp_path):
     for name in ("COMATCH_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "")
     assert cache.folder() == tmp_path / ".cache" / "comatch"
 
 
-def test_a_home_that_may_not_be_entered(monkeypatch, tmp_path):
-    """That of somebody else, say: HOME=/root after changing the user."""
+def test_a_home_without_permission(monkeypatch, tmp_path):
+    """For example HOME=/root for another user."""
     stat = os.stat
 
     def locked(path, *args, **options):
@@ -79,17 +79,17 @@ def test_a_home_that_may_not_be_entered(monkeypatch, tmp_path):
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
-def test_compilers_share_it_unless_told_otherwise(monkeypatch):
+def test_a_folder_that_the_user_set_is_kept(monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
     cache.share_with_compilers()
     assert os.environ["TRITON_CACHE_DIR"] == "/mine"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(cache.folder() / "inductor")
 
 
-def test_all_starts_have_the_same_assembler(monkeypatch, tmp_path):
+def test_every_start_uses_the_same_assembler(monkeypatch, tmp_path):
     monkeypatch.setattr(cache, "torch_folder", lambda: tmp_path)
     cache.share_with_compilers()
-    assert "TRITON_PTXAS_PATH" not in os.environ, "not every PyTorch brings one"
+    assert "TRITON_PTXAS_PATH" not in os.environ, "not every PyTorch has one"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ptxas").touch(mode=0o755)
     cache.share_with_compilers()
@@ -106,7 +106,7 @@ def python(code, **variables):
     )
 
 
-def test_importing_comatch_is_enough(tmp_path):
+def test_importing_comatch_sets_the_folders(tmp_path):
     code = "import comatch, os; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
     ours = python(code, COMATCH_CACHE=str(tmp_path / "cache"))
     assert ours.stdout.strip() == str(tmp_path / "cache" / "inductor")
@@ -115,42 +115,42 @@ def test_importing_comatch_is_enough(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_home_that_cannot_be_written_does_not_stop_the_compiler(tmp_path):
+def test_the_compiler_works_without_a_writable_folder(tmp_path):
     (tmp_path / "file").touch()
     code = "import comatch, torch; print(torch.compile(torch.sin)(torch.zeros(3)).sum().item())"
     run = python(code, COMATCH_CACHE=str(tmp_path / "file" / "cache"))
     assert run.stdout.strip() == "0.0", run.stderr
 
 
-def test_made_once_for_each_key():
+def test_a_value_is_made_once_for_each_key():
     calls = []
 
     def make(value):
         return lambda: calls.append(value) or value
 
-    assert cache.remembered("a", make(b"1")) == b"1"
-    assert cache.remembered("a", make(b"2")) == b"1"
-    assert cache.remembered("b", make(b"3")) == b"3"
+    assert cache.cached("a", make(b"1")) == b"1"
+    assert cache.cached("a", make(b"2")) == b"1"
+    assert cache.cached("b", make(b"3")) == b"3"
     assert calls == [b"1", b"3"]
 
 
-def test_without_a_place_to_write_it_is_made_each_time(monkeypatch, tmp_path):
+def test_without_a_writable_folder_a_value_is_made_each_time(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("COMATCH_CACHE", str(tmp_path / "file" / "below"))
-    assert cache.remembered("a", lambda: b"1") == b"1"
-    assert cache.remembered("a", lambda: b"2") == b"2"
+    assert cache.cached("a", lambda: b"1") == b"1"
+    assert cache.cached("a", lambda: b"2") == b"2"
 
 
-def test_a_failure_to_make_is_not_kept():
+def test_an_error_is_not_kept():
     def fail():
         raise RuntimeError("does not compile")
 
     with pytest.raises(RuntimeError, match="does not compile"):
-        cache.remembered("a", fail)
-    assert cache.remembered("a", lambda: b"1") == b"1"
+        cache.cached("a", fail)
+    assert cache.cached("a", lambda: b"1") == b"1"
 
 
-def test_a_file_appears_when_it_is_whole(monkeypatch):
+def test_a_file_is_written_before_it_gets_its_name(monkeypatch):
     replace, moved = os.replace, []
 
     def watched(source, target):
@@ -159,12 +159,12 @@ def test_a_file_appears_when_it_is_whole(monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
-    cache.remembered("key", lambda: b"x" * 100_000)
+    cache.cached("key", lambda: b"x" * 100_000)
     assert moved == [b"x" * 100_000]
 
 
 def test_two_writers_at_once():
-    """Both have looked, both make and both write; one whole file is left."""
+    """Both miss the cache, make the value and write it; one complete file is left."""
     together = threading.Barrier(2, timeout=10)
     values = []
 
@@ -173,7 +173,7 @@ def test_two_writers_at_once():
         return b"x" * 100_000
 
     def work():
-        values.append(cache.remembered("key", make))
+        values.append(cache.cached("key", make))
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -190,18 +190,19 @@ def test_a_full_disk_leaves_nothing_behind(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert cache.remembered("key", lambda: b"1") == b"1"
+    assert cache.cached("key", lambda: b"1") == b"1"
     assert list((cache.folder() / "nvrtc").iterdir()) == []
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_bytecode_is_kept_where_torch_came_without(tmp_path, compiled):
+def test_bytecode_is_kept_if_torch_was_installed_without(tmp_path, compiled):
     torch = tmp_path / "packages" / "torch"
     (torch / "__pycache__").mkdir(parents=True) if compiled else torch.mkdir(parents=True)
     (torch / "__init__.py").write_text("value = 1")
-    code = "import comatch; comatch.cache.keep_bytecode(); import torch; print(torch.__file__)"
+    code = "import comatch.compiler_cache as cache; cache.keep_bytecode()"
+    code += "; import torch; print(torch.__file__)"
     home = tmp_path / "cache"
-    for _ in range(2):  # what was kept is no reason not to use it
+    for _ in range(2):  # the second start finds the bytecode of the first
         run = python(
             code,
             COMATCH_CACHE=str(home),

@@ -1,37 +1,36 @@
-"""Scores against counting by hand."""
+"""Scores are compared with values computed by hand."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from rich.console import Console
 
-from comatch.commands.report import tables
-from comatch.evaluation import probabilities, temperature
-from comatch.evaluation.accuracy import calibration_error, interval, judge, score
+from comatch.evaluation import probabilities, tables, temperature
+from comatch.evaluation.accuracy import calibration_error, compare, interval, score
 from comatch.nets import Network, build_encoder
 
 
-def test_scores_by_hand():
+def test_scores():
     p = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.4, 0.5, 0.1], [0.6, 0.3, 0.1]])
-    scores = score(judge(p, torch.tensor([0, 1, 0, 0])), 3)
+    scores = score(compare(p, torch.tensor([0, 1, 0, 0])), 3)
     assert scores.top1 == 0.75
     assert scores.top5 is None
-    assert scores.per_class == [pytest.approx(2 / 3), 1.0, None]
-    assert scores.taken_for == [(1, pytest.approx(1 / 3)), None, None]
+    assert scores.recall == [pytest.approx(2 / 3), 1.0, None]
+    assert scores.confused_with == [(1, pytest.approx(1 / 3)), None, None]
     assert scores.images == 4
 
 
-def test_the_most_frequent_mistake_of_each_class():
-    guesses = [0, 2, 2, 1, 1, 1, 0, 0, 1, 1]
-    p = torch.eye(3)[guesses]
-    scores = score(judge(p, torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])), 3)
-    assert scores.per_class == [0.25, 0.5, 0.0]
-    assert scores.taken_for == [(2, 0.5), (0, 0.5), (1, 1.0)]
+def test_recall_and_most_frequent_confusion_of_each_class():
+    predictions = [0, 2, 2, 1, 1, 1, 0, 0, 1, 1]
+    p = torch.eye(3)[predictions]
+    scores = score(compare(p, torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])), 3)
+    assert scores.recall == [0.25, 0.5, 0.0]
+    assert scores.confused_with == [(2, 0.5), (0, 0.5), (1, 1.0)]
 
 
-def test_names_in_square_brackets_are_names_in_the_table_too():
+def test_class_names_in_square_brackets_are_shown_as_they_are():
     p = torch.eye(2)[[0, 1, 0]]
-    table = tables.scores(score(judge(p, torch.tensor([0, 1, 1])), 2), ["[red]", "[b]cat"])
+    table = tables.scores(score(compare(p, torch.tensor([0, 1, 1])), 2), ["[red]", "[b]cat"])
     console = Console(width=120, color_system=None)
     with console.capture() as drawn:
         console.print(table)
@@ -41,11 +40,11 @@ def test_names_in_square_brackets_are_names_in_the_table_too():
 
 def test_top5():
     p = torch.eye(7)[[0, 0]] + torch.tensor([0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
-    assert score(judge(p, torch.tensor([4, 6])), 7).top5 == 0.5
+    assert score(compare(p, torch.tensor([4, 6])), 7).top5 == 0.5
 
 
-def test_calibration_error_by_hand():
-    """Two bins: 0.9 sure and right half of the time, 0.5 sure and always right."""
+def test_calibration_error():
+    """Two bins: confidence 0.9 with accuracy 0.5, and confidence 0.5 with accuracy 1."""
     confidence = torch.tensor([0.9, 0.9, 0.5, 0.5])
     right = torch.tensor([True, False, True, True])
     assert calibration_error(confidence, right) == pytest.approx(0.5 * 0.4 + 0.5 * 0.5, abs=1e-6)
@@ -53,8 +52,8 @@ def test_calibration_error_by_hand():
 
 
 @pytest.mark.parametrize("right", [0, 1, 4, 10])
-def test_an_interval_holds_the_shares_that_are_not_surprising(right):
-    """Its ends solve (share - x)^2 = z^2 x (1 - x) / n: there, the share is just as surprising."""
+def test_confidence_interval(right):
+    """The ends of Wilson's interval solve (share - x)^2 = z^2 x (1 - x) / n."""
     share, n = right / 10, 10
     for end in interval(share, n):
         assert 0 <= end <= 1
@@ -65,20 +64,20 @@ def test_an_interval_holds_the_shares_that_are_not_surprising(right):
 
 
 @pytest.mark.parametrize("true", [1.0, 1.7, 4.0])
-def test_a_temperature_is_found_again(true):
-    """Labels are drawn by probabilities, which are then made too sure."""
+def test_temperature_of_overconfident_probabilities_is_recovered(true):
+    """Labels are drawn from probabilities, which are then made overconfident."""
     generator = torch.Generator().manual_seed(0)
-    honest = F.softmax(2 * torch.randn(20_000, 5, generator=generator), dim=1)
-    labels = torch.multinomial(honest, 1, generator=generator)[:, 0]
-    sure = F.softmax(true * honest.log(), dim=1)
-    found = temperature.fit(sure, labels)
+    calibrated = F.softmax(2 * torch.randn(20_000, 5, generator=generator), dim=1)
+    labels = torch.multinomial(calibrated, 1, generator=generator)[:, 0]
+    overconfident = F.softmax(true * calibrated.log(), dim=1)
+    found = temperature.fit(overconfident, labels)
     assert found == pytest.approx(true, rel=0.03)
-    softened = temperature.soften(sure, found)
-    torch.testing.assert_close(softened, honest, atol=0.01, rtol=0)
-    assert torch.equal(softened.argmax(1), sure.argmax(1))
+    softened = temperature.soften(overconfident, found)
+    torch.testing.assert_close(softened, calibrated, atol=0.01, rtol=0)
+    assert torch.equal(softened.argmax(1), overconfident.argmax(1))
 
 
-def test_a_temperature_never_makes_surer():
+def test_temperature_is_between_1_and_20():
     p = torch.tensor([[0.7, 0.3], [0.4, 0.6], [1.0, 0.0]])
     assert temperature.fit(p, p.argmax(1)) == 1
     assert temperature.soften(p, 1.0) is p
@@ -87,7 +86,7 @@ def test_a_temperature_never_makes_surer():
     torch.testing.assert_close(temperature.soften(p, 3.0).sum(1), torch.ones(3))
 
 
-def test_probabilities_leave_the_network_as_it_was():
+def test_probabilities_do_not_change_the_network():
     net = Network(build_encoder("wrn-10-1", 8), 3).train()
     net.compute_dtype = torch.bfloat16
     before = {name: value.clone() for name, value in net.state_dict().items()}

@@ -206,21 +206,3 @@ def test_class_thresholds():
     twin = [value / max(p) * overall for value in p]
     p, overall = (torch.tensor(value, dtype=torch.float64) for value in (p, overall))
     close(losses.class_thresholds(overall, p), twin)
-
-
-@pytest.mark.parametrize("deviations", [1.0, 2.0])
-def test_truncated_gaussian(tensors, deviations):
-    confidence, mean, variance = tensors["p"].amax(1), 0.7, 0.04
-    twin = []
-    for c in confidence.tolist():
-        below = math.exp(-((c - mean) ** 2) / (2 * variance / deviations**2))
-        twin.append(1.0 if c >= mean else below)
-    assert 0 < sum(weight == 1.0 for weight in twin) < len(twin)
-    usual = [torch.tensor(value, dtype=torch.float64) for value in (mean, variance)]
-    close(losses.truncated_gaussian(confidence, *usual, deviations), twin)
-
-
-def test_truncated_gaussian_survives_confidences_that_are_all_the_same():
-    confidence = torch.ones(3)
-    weight = losses.truncated_gaussian(confidence, torch.ones(()), torch.zeros(()))
-    assert torch.equal(weight, torch.ones(3))

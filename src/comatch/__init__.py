@@ -1,33 +1,26 @@
-"""comatch: an image classifier from a handful of labels and many unlabelled images."""
+"""comatch: learn an image classifier from few labels and many unlabelled images."""
 
 import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from comatch import compiler_cache as cache
+from comatch import compiler_cache
 
 if TYPE_CHECKING:
-    from comatch.api import evaluate, load, train
-    from comatch.commands.compare import compare
-    from comatch.commands.cross_validation import cross_validate
-    from comatch.commands.export import export
+    from comatch.api import compare, cross_validate, evaluate, export, load, train
+    from comatch.planning import Request
 
-__version__ = "0.1.0"
-BORN = time.perf_counter()  # start-up is counted from here: torch is not imported yet
-__all__ = ["compare", "cross_validate", "evaluate", "export", "load", "train"]
+__version__ = "0.2.0"
+__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "train"]
 
-cache.share_with_compilers()  # here, before torch's compiler settles on a place of its own
+IMPORTED = time.perf_counter()  # start-up time is measured from here, before torch is imported
 
-
-ROOMS = {  # where they live, if not in api
-    "compare": "comparison",
-    "cross_validate": "folds",
-    "export": "portable",
-}
+compiler_cache.share_with_compilers()  # torch's compiler reads the place when it is imported
 
 
 def __getattr__(name: str) -> Any:
-    # Importing torch takes seconds; `comatch --help` should not.
+    # Importing torch takes seconds, so it waits until a function is used.
     if name in __all__:
-        return getattr(importlib.import_module(f"comatch.{ROOMS.get(name, 'api')}"), name)
+        home = "planning" if name == "Request" else "api"
+        return getattr(importlib.import_module(f"comatch.{home}"), name)
     raise AttributeError(f"module 'comatch' has no attribute '{name}'")

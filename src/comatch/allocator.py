@@ -1,16 +1,16 @@
-"""How the C library keeps the memory of a process that computes on the CPU."""
+"""The C library's allocator, configured for a process that computes on the CPU."""
 
 import ctypes
 import sys
 
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # as <malloc.h> of glibc numbers them
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # from <malloc.h> of glibc
 
 
 def keep_freed_memory() -> None:
-    """Memory that a tensor leaves behind is taken by the next instead of going back to the system.
+    """Let new tensors reuse the memory of freed ones, instead of returning it to the system.
 
-    glibc maps every block above 32 MiB anew, and the system clears each of its pages when it is
-    first written: activations of a large batch then cost more to get than to compute. Other C
+    glibc maps each block above 32 MiB anew, and the system clears every page of it at the first
+    write. For the activations of a large batch, that takes longer than computing them. Other C
     libraries are left as they are.
     """
     if sys.platform != "linux":

@@ -1,16 +1,15 @@
-"""Many processes that act as one: each sees its part of a batch, and together they see all of it.
+"""Several processes that train together, each on its part of a batch.
 
-`torchrun` starts the processes, called ranks. What looks across the batch gathers it from all of
-them, what is drawn once is drawn by the first, and what is decided is decided together. In one
-process all of this is the identity: nothing is copied, and nothing is waited for.
+`torchrun` starts the processes, called ranks. What a method computes over the whole batch is
+gathered from all ranks, an order of images is drawn by the first, and decisions such as stopping
+are taken by all at once. In a single process every function here is the identity: nothing is copied
+and nothing waits.
 """
 
 import gc
 import time
-import uuid
 import warnings
 import zlib
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,15 +21,15 @@ from torch.nn.parallel import DistributedDataParallel
 from comatch import launch
 from comatch.errors import UserError
 
-# A rank that died is noticed by torchrun at once; this is for one that hangs. It is more than any
-# rank may need longer than another: to read its images, or to compile.
+# For a rank that hangs: torchrun notices a dead one at once. Ranks may differ by minutes while they
+# read images or compile.
 TIMEOUT = timedelta(minutes=10)
 
 PAUSE = 0.02  # seconds
 
 _rank, _world = 0, 1
-_launcher: dist.Store | None = None  # torchrun's memory: it outlives the ranks
-_store: dist.Store | None = None  # the part of it that is about these ranks
+_launcher: dist.Store | None = None  # torchrun's store, which outlives the ranks
+_store: dist.Store | None = None  # the part of it that belongs to this attempt
 
 
 def rank() -> int:
@@ -38,61 +37,28 @@ def rank() -> int:
 
 
 def world() -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     return _world
 
 
 def join() -> None:
-    """Meets the other ranks, if there are any; joining twice is joining once."""
+    """Join the process group if there are several ranks. Calling it again does nothing."""
     global _rank, _world, _launcher, _store
     if not launch.several() or _world > 1:
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     launcher, number, count = next(dist.rendezvous("env://", timeout=TIMEOUT))
-    store = dist.PrefixStore(name_of_meeting(launcher, number, count), launcher)
+    # Ranks that torchrun restarts must not read the addresses of those before them.
+    store = dist.PrefixStore(f"attempt-{launch.restarts()}", launcher)
     dist.init_process_group(backend, timeout=TIMEOUT, world_size=count, rank=number, store=store)
     _rank, _world, _launcher, _store = number, count, launcher, store
 
 
-def name_of_meeting(store: dist.Store, rank: int, world: int) -> str:
-    """A name that all ranks know and that no earlier meeting had.
-
-    torchrun keeps its store when it starts the ranks again, and in it the addresses of the dead: a
-    rank that is early would call there, and wait. So the first rank makes a name up, and answers
-    only who calls it by that name; the others call by whatever name they read until they hear.
-    """
-    mine = name = uuid.uuid4().hex
-    if rank == 0:
-        store.set("meeting", name)
-    for other in range(1, world) if rank == 0 else ():
-        for _ in patience():
-            call = store.get(f"call/{other}").decode()
-            if call.startswith(name):
-                store.set(call, "heard")
-                break
-    for _ in patience() if rank > 0 else ():
-        name = store.get("meeting").decode()
-        store.set(f"call/{rank}", f"{name}/{mine}")
-        if store.check([f"{name}/{mine}"]):
-            break
-    return name
-
-
-def patience() -> Iterator[None]:
-    """Again and again, until it has been too long."""
-    end = time.monotonic() + TIMEOUT.total_seconds()
-    while time.monotonic() < end:
-        yield
-        time.sleep(PAUSE)
-    raise UserError("the other processes do not come: start them all, within ten minutes")
-
-
 def leave() -> None:
-    """Parts in peace. A rank that fails does not wait for the others, and only settles."""
+    """Destroy the process group. A failed rank does not wait for the others: it calls `settle`."""
     global _rank, _world, _launcher, _store
     if _world > 1:
-        # With no module wrapped any more, the group ends here, and its threads with it; a compiled
-        # one keeps it.
+        # The group and its threads end only when no wrapped module refers to it any more.
         gc.collect()
         dist.destroy_process_group()
         settle()
@@ -100,14 +66,16 @@ def leave() -> None:
 
 
 def settle() -> None:
-    """Before a rank ends: a thread of the group that lets go of a tensor after Python's end aborts
-    the process, so all get a moment for what is left."""
+    """Wait a moment before the process ends.
+
+    A thread of the group that frees a tensor after the interpreter's end would abort the process.
+    """
     if _world > 1:
         time.sleep(PAUSE)
 
 
 def device() -> torch.device:
-    """The GPU of this rank: each has one of its own."""
+    """The GPU of this rank."""
     if _world == 1:
         return torch.device("cuda")
     here, gpus = launch.local_rank(), torch.cuda.device_count()
@@ -121,10 +89,10 @@ def device() -> torch.device:
 
 
 def first_to_fail() -> bool:
-    """Whether this rank is the first to fail, and so the one to say why.
+    """Whether this rank is the first to fail, and so reports the error.
 
-    The others fail because of it a moment later, or in the same way. torchrun keeps the count, so
-    it outlives the rank.
+    The others fail in the same way, or as a consequence. torchrun's store keeps the count, since it
+    outlives the rank.
     """
     try:
         return launch.rank() == 0 if _store is None else _store.add("failed", 1) == 1
@@ -133,38 +101,38 @@ def first_to_fail() -> bool:
 
 
 def is_connection_error(error: Exception) -> bool:
-    """Whether it says that another rank is gone or does not answer."""
+    """Whether the error says that another rank is gone or does not answer."""
     words = ("gloo", "nccl", "connection", "timed out", "timeout")
     return any(word in str(error).lower() for word in words)
 
 
 def publish(key: str, value: str) -> None:
-    """Tells it to the ranks that torchrun may start in place of these."""
+    """Leave a value for the ranks that torchrun starts if one of these fails."""
     if _launcher is not None:
         _launcher.set(key, value)
 
 
 def published_value(key: str) -> str | None:
-    """What the ranks before these have left, if these were started in place of others."""
-    left = _launcher is not None and _launcher.check([key])
-    word: str | None = collect(_launcher.get(key).decode() if _launcher and left else None)[0]
-    return word
+    """The value that ranks of an earlier attempt published, or None."""
+    there = _launcher is not None and _launcher.check([key])
+    value: str | None = collect(_launcher.get(key).decode() if _launcher and there else None)[0]
+    return value
 
 
 def seed(value: int, step: int = 0) -> None:
-    """Random numbers of this rank's own; those of the first are the ones of a single process."""
+    """Give each rank random numbers of its own. The first keeps those of a single process."""
     if _rank or step:
         torch.manual_seed(zlib.crc32(f"{value} {_rank} {step}".encode()))
 
 
 def share(batch: int) -> range:
-    """The places of a batch that are this rank's."""
+    """This rank's rows of a batch."""
     part = batch // _world
     return range(_rank * part, (_rank + 1) * part)
 
 
 class Gather(torch.autograd.Function):
-    """Rows of all ranks. What every rank makes of a row comes back as gradient to its owner."""
+    """The rows of all ranks. Backward sums the gradients of a row over all ranks."""
 
     @staticmethod
     def forward(rows: Tensor) -> Tensor:
@@ -186,18 +154,18 @@ class Gather(torch.autograd.Function):
 def gather(rows: Tensor) -> Tensor:
     """Rows [n, ...] of every rank as [ranks * n, ...], in the order of ranks.
 
-    The gradient is that of the sum of all ranks' losses; DDP then makes a mean of it.
+    The gradient is that of the sum of all ranks' losses. DDP then divides it by their number.
     """
     return rows if _world == 1 else Gather.apply(rows)
 
 
 def mean(value: Tensor) -> Tensor:
-    """The mean over ranks: the same bits on each."""
+    """The mean over ranks, bit-identical on each."""
     return value if _world == 1 else gather(value[None]).mean(0)
 
 
 def from_first_rank(value: Tensor) -> Tensor:
-    """What the first rank has."""
+    """The first rank's value."""
     if _world > 1:
         value = value.contiguous()
         dist.broadcast(value, 0)
@@ -205,7 +173,7 @@ def from_first_rank(value: Tensor) -> Tensor:
 
 
 def any_rank(holds: bool) -> bool:
-    """Whether it holds on any rank: all get the same answer, without asking a GPU."""
+    """Whether it holds on any rank. The answer is the same on all, and no GPU is used."""
     if _world == 1:
         return holds
     flag = torch.tensor(int(holds))
@@ -214,7 +182,7 @@ def any_rank(holds: bool) -> bool:
 
 
 def collect(value: Any) -> list[Any]:
-    """A plain value of every rank, in the order of ranks."""
+    """The values of all ranks, in their order."""
     if _world == 1:
         return [value]
     values: list[Any] = [None] * _world
@@ -223,14 +191,14 @@ def collect(value: Any) -> list[Any]:
 
 
 def wrap(module: nn.Module) -> nn.Module:
-    """The module, with gradients that are means over ranks.
+    """The module under DDP: gradients are means over ranks.
 
-    Its buffers are not sent around: every rank computes the same.
+    Buffers are not broadcast, since every rank computes the same ones.
     """
     if _world == 1:
         return module
-    # A compiled module stays one graph: cutting it where gradients are sent early gains little,
-    # and the parts of a graph may not hold what ranks tell each other.
+    # DDP would split a compiled module to send gradients early. That gains little, and the parts of
+    # a graph may not contain collectives.
     torch._dynamo.config.optimize_ddp = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # newer versions have another name for it

@@ -1,4 +1,4 @@
-"""Mistakes that the person at the keyboard can mend."""
+"""Errors that the user can correct."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ TOO_LITTLE_MEMORY = "the GPU has too little memory for this: lower --set batch=.
 
 
 class UserError(Exception):
-    """Shown as one line that says what is wrong and what to do; the command line exits with 2."""
+    """One line that says what is wrong and what to do; the command line prints it, exit code 2."""
 
 
 def shortened(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
-    """The first of them, and how many more there are: a message stays one line."""
+    """The first items and the number of the others, for a message of one line."""
     more = len(items) - most
     return between.join(map(str, items[:most])) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Atomic files: written beside their place and renamed into it, so they are complete or absent.
+"""Atomic files: written under another name and renamed, so that each is complete or absent.
 
 Of several ranks, only the first writes.
 """
@@ -17,7 +17,7 @@ from comatch.errors import UserError
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing; `path` changes only once all of it is on the disk."""
+    """Open a file for writing; it replaces `path` once all of it is on the disk."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -32,14 +32,14 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_file(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Call `fill` with an open file; a failure is one line that says what is kept."""
+    """Let `fill` write a file of a run folder; a failure is a one-line error."""
     if launch.rank() > 0:
         return
     try:
         with atomic_writer(path) as file:
             fill(file)
     except (OSError, RuntimeError) as error:
-        # torch.save raises a RuntimeError that wraps the OSError, or neither.
+        # torch.save raises a RuntimeError, most often with the OSError as its context.
         cause = error if isinstance(error, OSError) else error.__context__ or error
         reason = getattr(cause, "strerror", None) or cause
         kept = f"; the previous version is kept ({path})" if path.exists() else ""
@@ -72,10 +72,20 @@ def make_folder(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run folder; what is wrong with it is one line."""
+    """A JSON file of a run folder; a failure is a one-line error."""
     try:
         return typing.cast(dict[str, Any], json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
+        raise no_run_folder(path.parent, path.name) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def check_run_folder(folder: Path) -> None:
+    """Raise an error if a folder has neither the settings nor the network of a run."""
+    if not any((folder / name).exists() for name in ("config.json", "model.json")):
+        raise no_run_folder(folder, "config.json")
+
+
+def no_run_folder(folder: Path, missing: str) -> UserError:
+    return UserError(f"{folder} is not a run folder: it has no {missing}")

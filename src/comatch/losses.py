@@ -60,8 +60,7 @@ def masked_cross_entropy(logits: Tensor, q: Tensor, confident: Tensor) -> Tensor
 
         L_u^cls = 1/muB sum_b 1(max q_b >= tau) H(q_b, p(y | strong view of u_b))
 
-    The pseudo-labels stay soft, and the mean is over all muB images, confident or not. In place
-    of the 1(...) there may be weights [muB].
+    The pseudo-labels stay soft, and the mean is over all muB images, confident or not.
     """
     entropy = -(q * F.log_softmax(logits, dim=1)).sum(1)  # [muB]
     return (entropy * confident).mean()
@@ -76,19 +75,6 @@ def class_thresholds(overall: Tensor, p: Tensor) -> Tensor:
     class that is learned less well is asked for less.
     """
     return p / p.amax() * overall
-
-
-def truncated_gaussian(
-    confidence: Tensor, mean: Tensor, variance: Tensor, deviations: float = 2.0
-) -> Tensor:
-    """Weights instead of a threshold (SoftMatch: Chen et al., 2023).
-
-        w = 1 if c >= mean;   exp(-(c - mean)^2 / (2 variance / deviations^2)) otherwise
-
-    c [muB] is the confidence of each image; mean and variance [] are what it usually has.
-    """
-    below = (confidence - mean).clamp(max=0)
-    return torch.exp(-(below**2) * deviations**2 / (2 * variance.clamp(min=1e-12)))
 
 
 def label_graph(q: Tensor, threshold: float) -> Tensor:

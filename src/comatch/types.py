@@ -1,5 +1,6 @@
 """The few shapes that data takes on its way through the rooms."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -78,8 +79,11 @@ class Batch(NamedTuple):
 
 
 class AllImages(NamedTuple):
-    """All that may be learned from, as it is: what a method may look at between two steps."""
+    """All training images without augmentation, as chunks of inputs for the network.
 
-    x: Tensor  # [X, 3, H, W] uint8, labelled
+    A method may look at them between two steps. Each may be iterated over once.
+    """
+
+    x: Iterable[Tensor]  # [n, 3, H, W], or cached features [n, width]: labelled, X in all
     y: Tensor  # [X]
-    u: Tensor  # [U, 3, H, W] uint8, unlabelled
+    u: Iterable[Tensor]  # the same for the U unlabelled ones

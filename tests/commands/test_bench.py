@@ -1,4 +1,4 @@
-"""`comatch bench`: what it counts is right, what it times adds up, and what it writes is whole."""
+"""`comatch bench`: its counts, its times, its tables and its command line."""
 
 import itertools
 import json
@@ -15,8 +15,9 @@ from comatch import recipes
 from comatch.commands import bench
 from comatch.commands.bench import limits, stages
 from comatch.config import replace
+from comatch.device import choose_precision
 from comatch.errors import UserError
-from comatch.training.build import assemble, choose_precision
+from comatch.training.build import build
 from helpers import TINY, TINY_WORDS, make_images
 
 CPU = torch.device("cpu")
@@ -25,9 +26,9 @@ QUICK = ["--device", "cpu", "--steps", 1, *TINY_WORDS]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Nothing here depends on how exact a time is."""
+    """Short repetitions: no test depends on the precision of a time."""
     monkeypatch.setattr(stages, "REPETITIONS", 2)
-    monkeypatch.setattr(stages, "FILLED", 0.001)
+    monkeypatch.setattr(stages, "REPETITION_SECONDS", 0.001)
 
 
 def tiny_recipe(method="comatch", **settings):
@@ -37,14 +38,14 @@ def tiny_recipe(method="comatch", **settings):
 
 def measured(method="comatch", device=CPU, **settings):
     recipe = tiny_recipe(method, **settings)
-    return bench.measure(recipe, *bench.made_up(recipe, 10), device, steps=1)
+    return bench.measure(recipe, *bench.random_images(recipe, 10), device, steps=1)
 
 
-# ------------------------------------------------------------------------------------- the step
+# ------------------------------------------------------------------------------------- stages
 
 
 @pytest.mark.parametrize(("method", "views"), [("comatch", 10 + 3 * 20), ("supervised", 10)])
-def test_a_step_in_all_its_parts(method, views):
+def test_stages_sum_to_the_step(method, views):
     result = measured(method)
     assert list(result["stages_ms"]) == ["augment", "forward", "loss", "backward", "update"]
     assert min(result["stages_ms"].values()) >= 0
@@ -56,8 +57,9 @@ def test_a_step_in_all_its_parts(method, views):
     assert result["images_per_s"] == pytest.approx(1000 * views / result["ms"], rel=1e-3)
     assert result["tflop_per_s"] == pytest.approx(result["gflop"] / result["ms"], rel=1e-3)
     assert result["tb_per_s"] == pytest.approx(result["least_traffic_gb"] / result["ms"], rel=1e-3)
-    assert result["twin"]["ratio"] == pytest.approx(result["twin"]["ms"] / result["ms"], rel=1e-3)
-    assert "stages_ms" not in result["twin"]
+    reference = result["reference"]
+    assert reference["ratio"] == pytest.approx(reference["ms"] / result["ms"], rel=1e-3)
+    assert "stages_ms" not in reference
     assert (result["engine"], result["precision"]) == ("eager", choose_precision("auto", CPU))
     assert result["startup_seconds"] > 0
     assert result["peak_memory_mb"] > 0
@@ -65,54 +67,56 @@ def test_a_step_in_all_its_parts(method, views):
     assert result["ceilings"]["tb_per_s"] > 0
 
 
-def test_stages_are_what_a_cut_adds_to_the_one_before():
-    cuts = ("a", "b", "c")
+def test_a_stage_is_the_difference_of_two_prefixes():
+    prefixes = ("a", "b", "c")
     times = {"a": [1.0, 9.0, 2.0], "b": [3.0], "c": [6.0], stages.LAST: [10.0]}
-    assert stages.stages_of(times, cuts) == {"a": 2.0, "b": 1.0, "c": 3.0, "update": 4.0}
-    # Noise never makes a stage negative, and never changes the step.
+    assert stages.stages_of(times, prefixes) == {"a": 2.0, "b": 1.0, "c": 3.0, "update": 4.0}
+    # Noise makes no stage negative and does not change the whole step.
     times = {"a": [2.0], "b": [12.0], "c": [6.0], stages.LAST: [5.0]}
-    assert stages.stages_of(times, cuts) == {"a": 2.0, "b": 3.0, "c": 0.0, "update": 0.0}
+    assert stages.stages_of(times, prefixes) == {"a": 2.0, "b": 3.0, "c": 0.0, "update": 0.0}
     # A stage that cannot be timed alone is part of the next.
     times = {"a": [2.0], "c": [6.0], stages.LAST: [7.0]}
-    assert stages.stages_of(times, cuts) == {"a": 2.0, "b + c": 4.0, "update": 1.0}
+    assert stages.stages_of(times, prefixes) == {"a": 2.0, "b + c": 4.0, "update": 1.0}
 
 
-def test_a_network_that_cannot_be_called_alone_is_no_end():
-    class Stubborn(nn.Module):
+def test_a_prefix_that_cannot_be_timed_is_left_out_with_a_warning():
+    class Failing(nn.Module):
         def forward(self, images):
             raise RuntimeError("not like this\nand a long story")
 
     recipe = tiny_recipe()
-    run = assemble(recipe, *bench.made_up(recipe, 10), CPU)
-    run.method.net = Stubborn()
+    run = build(recipe, *bench.random_images(recipe, 10), CPU)
+    run.method.net = Failing()
     with pytest.warns(UserWarning, match="'forward' cannot be timed alone: not like this$"):
         made = dict(
-            stages.cut(run, "eager", ("augment", "forward"), itertools.count(), stages.silent)
+            stages.prefixes_of(
+                run, "eager", ("augment", "forward"), itertools.count(), stages.silent
+            )
         )
     assert list(made) == ["augment"]
 
 
-def test_every_call_has_a_batch_of_its_own(monkeypatch):
-    """However often the parts are called: a pass of one batch is shuffled for each of them."""
-    monkeypatch.setattr(bench, "PASS", 1)
+def test_each_call_of_a_prefix_draws_the_next_batch(monkeypatch):
+    """A pass of one batch is shuffled anew for each call."""
+    monkeypatch.setattr(bench, "BATCHES_A_PASS", 1)
     recipe = tiny_recipe()
-    run = assemble(recipe, *bench.made_up(recipe, 10), CPU)
-    made = dict(stages.cut(run, "eager", stages.CUTS, itertools.count(), stages.silent))
-    stages.time_parts(made, 3, CPU)
-    assert run.data.shuffle_u.cursor == len(run.data.shuffle_u.order) == 20
+    run = build(recipe, *bench.random_images(recipe, 10), CPU)
+    made = dict(stages.prefixes_of(run, "eager", stages.PREFIXES, itertools.count(), stages.silent))
+    stages.time_alternately(made, 3, CPU)
+    assert run.feed.shuffle_u.cursor == len(run.feed.shuffle_u.order) == 20
 
 
-def test_parts_are_timed_in_turns():
+def test_prefixes_are_timed_alternately():
     calls = []
-    parts = {name: lambda name=name: calls.append(name) for name in "ab"}
-    times = stages.time_parts(parts, 2, CPU)
+    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    times = stages.time_alternately(works, 2, CPU)
     assert calls == ["a", "a", "b", "b"] * 2
     assert statistics.median(times["a"]) >= 0
 
 
-# ------------------------------------------------------------------------- what it is compared with
+# ------------------------------------------------------- reference implementation and limits
 
-# Of wrn-10-1 on images of 8 x 8: width in, width out, kernel, side in, side out.
+# Layers of wrn-10-1 on images of 8 x 8: width in, width out, kernel, side in, side out.
 LAYERS = [
     (3, 16, 3, 8, 8),
     *[(16, 16, 3, 8, 8)] * 2,
@@ -122,55 +126,55 @@ LAYERS = [
 ]
 
 
-def test_operations_and_least_traffic_by_hand():
+def test_operations_and_minimum_traffic_by_hand():
     recipe, n = tiny_recipe("supervised"), 10
     operations = moved = 0
     for i, (width_in, width, kernel, side_in, side) in enumerate(LAYERS):
         read, written = n * width_in * side_in**2, n * width * side**2
-        # Forward and the weights' gradient, and the input's gradient but for the images'.
+        # Forward, the weights' gradient, and the input's gradient except for the images.
         operations += (2 if i == 0 else 3) * 2 * written * width_in * kernel**2
         moved += (2 if i == 0 else 3) * read + 2 * written
-    counted = limits.count(limits.assemble_twin(recipe, *bench.made_up(recipe, 10), CPU))
+    counted = limits.count(limits.build_reference(recipe, *bench.random_images(recipe, 10), CPU))
     assert counted == (operations, moved)
 
 
-def test_counts_are_those_of_the_twin_and_bytes_those_of_the_step():
+def test_operations_do_not_depend_on_the_precision_but_bytes_do():
     plain, low = (measured("supervised", precision=kind) for kind in ("fp32", "bf16"))
     assert low["precision"] == "bf16"
-    assert low["twin"]["precision"] == "fp32"
+    assert low["reference"]["precision"] == "fp32"
     assert low["gflop"] == plain["gflop"]
     assert low["least_traffic_gb"] == pytest.approx(plain["least_traffic_gb"] / 2, rel=1e-3)
 
 
-def test_the_twin_is_plain():
+def test_the_reference_is_eager_float32_and_contiguous():
     recipe = tiny_recipe(precision="bf16", engine="compiled")
-    data = bench.made_up(recipe, 10)
-    twin = limits.assemble_twin(recipe, *data, CPU)
-    assert (twin.step.recipe.engine, twin.step.recipe.precision) == ("eager", "fp32")
-    assert stages.engine_of(twin) == "eager"
-    assert twin.method.net.compute_dtype is None
-    for parameter in twin.method.parameters():
+    data = bench.random_images(recipe, 10)
+    reference = limits.build_reference(recipe, *data, CPU)
+    assert (reference.recipe.engine, reference.recipe.precision) == ("eager", "fp32")
+    assert stages.engine_of(reference) == "eager"
+    assert reference.method.net.compute_dtype is None
+    for parameter in reference.method.parameters():
         assert parameter.dtype == torch.float32
         assert parameter.is_contiguous()
-    twin.step(0)
+    reference.step(0)
     batches = []
-    for run in (twin, assemble(replace(recipe, engine="eager"), *data, CPU)):
+    for run in (reference, build(replace(recipe, engine="eager"), *data, CPU)):
         torch.manual_seed(1)
-        run.data.before_step(0)
-        batches.append(run.step.draw()[0])
-    mine, theirs = batches
-    for a, b in zip([mine.x, *mine.u], [theirs.x, *theirs.u], strict=True):
+        run.feed.before_step(0)
+        batches.append(run.feed.next()[0])
+    contiguous, other = batches
+    for a, b in zip([contiguous.x, *contiguous.u], [other.x, *other.u], strict=True):
         assert a.is_contiguous()
-        assert torch.allclose(a, b.float(), atol=0.05)  # the same views, however they lie in memory
+        assert torch.allclose(a, b.float(), atol=0.05)  # only the memory format differs
 
 
-def test_a_twin_that_does_not_fit_is_told(monkeypatch):
+def test_a_reference_out_of_memory_is_reported(monkeypatch):
     def no_room(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(bench, "assemble_twin", no_room)
+    monkeypatch.setattr(bench, "build_reference", no_room)
     result = measured("supervised")
-    assert result["twin"] == {"error": "out of memory"}
+    assert result["reference"] == {"error": "out of memory"}
     assert "tflop_per_s" not in result
     assert result["ms"] > 0
 
@@ -179,10 +183,10 @@ def test_a_twin_that_does_not_fit_is_told(monkeypatch):
 
 
 def grown(vary, **settings):
-    return bench.run(tiny_recipe(**settings), bench.made_up, CPU, vary=vary, steps=1)
+    return bench.run(tiny_recipe(**settings), bench.random_images, CPU, vary=vary, steps=1)
 
 
-def test_a_row_for_each_value():
+def test_vary_gives_a_row_for_each_value():
     record = grown("mu=1,2,4")
     assert record["vary"] == "mu"
     assert [row["value"] for row in record["rows"]] == [1, 2, 4]
@@ -196,7 +200,7 @@ def test_classes_and_settings_of_the_method_can_be_varied():
     assert [row["classes"] for row in grown("classes=2,30")["rows"]] == [2, 30]
     assert [row["value"] for row in grown("bank_size=60,100_000")["rows"]] == [60, 100_000]
     recipe = tiny_recipe()
-    run = assemble(recipe, *bench.made_up(recipe, 30), CPU)
+    run = build(recipe, *bench.random_images(recipe, 30), CPU)
     assert run.method.net.classifier.out_features == 30
     assert run.method.bank_p.rows.shape == (60, 30)
 
@@ -209,13 +213,13 @@ def test_classes_and_settings_of_the_method_can_be_varied():
         MemoryError(),
     ],
 )
-def test_a_value_that_does_not_fit_is_a_row(monkeypatch, error):
+def test_a_value_out_of_memory_is_a_row(monkeypatch, error):
     def small_machine(recipe, *rest):
-        if recipe.mu > 2:
+        if recipe.optim.mu > 2:
             raise error
-        return assemble(recipe, *rest)
+        return build(recipe, *rest)
 
-    monkeypatch.setattr(bench, "assemble", small_machine)
+    monkeypatch.setattr(bench, "build_prepared", small_machine)
     small, large, again = grown("mu=1,3,2")["rows"]
     assert large == {"value": 3, "error": "out of memory"}
     assert small["relative"] == 1
@@ -224,19 +228,19 @@ def test_a_value_that_does_not_fit_is_a_row(monkeypatch, error):
         grown("mu=3,4")
 
 
-def test_another_error_is_not_taken_for_a_lack_of_memory(monkeypatch):
+def test_another_error_is_not_taken_for_too_little_memory(monkeypatch):
     def broken(*_):
-        raise RuntimeError("a mistake of ours")
+        raise RuntimeError("a bug")
 
-    monkeypatch.setattr(bench, "assemble", broken)
-    with pytest.raises(RuntimeError, match="a mistake of ours"):
+    monkeypatch.setattr(bench, "build_prepared", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
         grown("mu=1,2")
 
 
 # ------------------------------------------------------------------------------- the command line
 
 
-def test_the_table_and_the_file_say_the_same(cli, tmp_path):
+def test_the_table_shows_what_the_file_records(cli, tmp_path):
     code, out, err = cli("bench", *QUICK, "--json", "bench.json")
     assert code == 0, err
     record = json.loads((tmp_path / "bench.json").read_text())
@@ -246,31 +250,31 @@ def test_the_table_and_the_file_say_the_same(cli, tmp_path):
     assert "git" in record["environment"]
     assert record["recipe"]["method"]["name"] == "comatch"
     assert record["recipe"]["mu"] == TINY["mu"]
-    assert record["data"] == "made-up images"
+    assert record["data"] == "random images"
     for name, ms in record["results"]["stages_ms"].items():
         assert f"{name} " in out
         assert f"{ms:,.2f}" in out
     for word in (
-        "comatch with wrn-10-1 on made-up images of 8 pixels",
+        "comatch with wrn-10-1 on random images of 8 pixels",
         "images/s",
         f"{record['results']['images_per_s']:,.0f}",
         "peak memory",
         "start-up",
-        f"{record['results']['twin']['ratio']:.2f} times this step",
+        f"{record['results']['reference']['ratio']:.2f} times this step",
         "TFLOP/s",
-        "TB/s, least traffic",
+        "TB/s, minimum traffic",
         "copy of 256 MiB",
     ):
         assert word in out, word
 
 
-def test_real_images_and_no_path_of_theirs_in_the_file(cli, tmp_path):
+def test_real_images_leave_no_path_in_the_file(cli, tmp_path):
     images = make_images(tmp_path / "private" / "images")
-    words = ["bench", "--recipe", "folder", *QUICK, "--set", "mu=1", "--no-twin"]
+    words = ["bench", "--recipe", "folder", *QUICK, "--set", "mu=1", "--no-reference"]
     code, out, err = cli(*words, "--set", f"data={images}", "--json", "bench.json")
     assert code == 0, err
     assert "on images of 8 pixels" in out
-    assert "twin" not in out
+    assert "reference" not in out
     record = json.loads((tmp_path / "bench.json").read_text())
     assert record["results"]["classes"] == 2
     assert record["results"]["labelled"] == 24
@@ -310,7 +314,7 @@ def test_vary_on_the_command_line(cli):
         (["--data-dir", "d", "--vary", "mu=100,200"], ["none of the values", "fewer than"]),
     ],
 )
-def test_mistakes(cli, words, fragments):
+def test_invalid_options(cli, words, fragments):
     code, _, err = cli("bench", "--device", "cpu", *words)
     lines = [line for line in err.splitlines() if line.strip()]
     assert code == 2, err
@@ -322,23 +326,23 @@ def test_mistakes(cli, words, fragments):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["comatch", "supervised"])
-def test_the_captured_step_and_its_captured_cuts(method):
+def test_the_captured_step_and_its_captured_prefixes(method):
     result = measured(method, device=torch.device("cuda"))
     assert (result["engine"], result["precision"]) == ("captured", "bf16")
     assert list(result["stages_ms"]) == ["augment", "forward", "loss", "backward", "update"]
     assert sum(result["stages_ms"].values()) == pytest.approx(result["ms"], rel=1e-3)
-    assert result["twin"]["engine"] == "eager"
-    assert result["twin"]["fp32_convolutions"] == torch.backends.cudnn.conv.fp32_precision
+    assert result["reference"]["engine"] == "eager"
+    assert result["reference"]["fp32_convolutions"] == torch.backends.cudnn.conv.fp32_precision
     assert "bf16" in result["ceilings"]["product"]
     assert result["ceilings"]["tflop_per_s"] > result["tflop_per_s"]
 
 
 def test_a_record_without_counts_or_memory_is_still_a_table(cli, tmp_path):
-    """As where the twin does not fit, or the system does not say how much memory there was."""
-    record = json.loads((Path(__file__).parents[1] / "benchmarks/digits-cpu.json").read_text())
+    """The reference did not fit into memory, and the system does not report peak memory."""
+    record = json.loads((Path(__file__).parents[2] / "benchmarks/digits-cpu.json").read_text())
     for key in ("gflop", "tflop_per_s", "least_traffic_gb", "tb_per_s"):
         del record["results"][key]
-    record["results"] |= {"twin": {"error": "out of memory"}, "peak_memory_mb": None}
+    record["results"] |= {"reference": {"error": "out of memory"}, "peak_memory_mb": None}
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record))
     code, table, _ = cli("report", "--markdown", str(path))
@@ -347,12 +351,12 @@ def test_a_record_without_counts_or_memory_is_still_a_table(cli, tmp_path):
     assert "| peak memory | unknown |" in table
 
 
-# --------------------------------------------------------------------------- images from a disk
+# ------------------------------------------------------------------------- reading images
 
 
 @pytest.fixture
 def jpegs(tmp_path, monkeypatch):
-    """A folder of JPEGs, of which each stage takes a batch or two."""
+    """A folder of JPEGs; each stage is timed for a batch or two."""
     monkeypatch.setattr(bench.images, "SECONDS", 0.01)
     monkeypatch.setattr(bench.images, "WARM_UP", 1)
     random = np.random.default_rng(0)
@@ -367,7 +371,7 @@ def jpegs(tmp_path, monkeypatch):
 FROM_DISK = ["--device", "cpu", "--set", "image_size=16", "--set", "batch=2", "--set", "mu=3"]
 
 
-def test_images_from_a_disk(jpegs, cli, tmp_path):
+def test_images_from_disk(jpegs, cli, tmp_path):
     code, out, err = cli("bench", "--data", jpegs, "--workers", 2, "--json", "b.json", *FROM_DISK)
     assert code == 0, err
     record = json.loads((tmp_path / "b.json").read_text())
@@ -380,7 +384,7 @@ def test_images_from_a_disk(jpegs, cli, tmp_path):
     assert result["memory_mb"]["peak"] >= result["memory_mb"]["streaming"] > 0
     assert (result["workers"], result["files"], result["batch"]) == (2, 24, 8)
     assert str(jpegs) not in json.dumps({**record, "environment": None})
-    for fragment in ("24 images of jpegs", "plain DataLoader", "one view against it", "MiB"):
+    for fragment in ("24 images of jpegs", "plain DataLoader", "ratio for one view", "MiB"):
         assert fragment in out
     code, out, _ = cli("report", "--markdown", "b.json")
     assert code == 0
@@ -389,15 +393,15 @@ def test_images_from_a_disk(jpegs, cli, tmp_path):
 
 
 def test_a_damaged_image_stops_only_the_plain_loader(jpegs, cli, monkeypatch):
-    monkeypatch.setattr(bench.images, "PLAIN_BATCH", 1000)  # so that it meets all of them
+    monkeypatch.setattr(bench.images, "PLAIN_BATCH", 1000)  # one batch has all images
     (jpegs / "train" / "c0" / "x.jpg").write_bytes(b"")
-    for i in range(80):  # so that one in a hundred is not reached
+    for i in range(80):  # so that less than one in a hundred is damaged
         (jpegs / "train" / "c1" / f"more{i}.jpg").write_bytes(
             (jpegs / "train" / "c1" / "1.jpg").read_bytes()
         )
     code, out, err = cli("bench", "--data", jpegs, "--workers", 1, *FROM_DISK)
     assert code == 0, err
-    assert "one view against it" not in out
+    assert "ratio for one view" not in out
 
 
 @pytest.mark.parametrize(
@@ -409,14 +413,14 @@ def test_a_damaged_image_stops_only_the_plain_loader(jpegs, cli, monkeypatch):
         (["--workers", 2], "--workers is for --data"),
     ],
 )
-def test_mistakes_with_a_folder(cli, words, fragment):
+def test_invalid_options_for_a_folder(cli, words, fragment):
     code, _, err = cli("bench", *words)
     assert code == 2
     assert fragment in err
 
 
 def test_a_step_on_streamed_images(jpegs, cli, tmp_path):
-    words = [*QUICK, "--no-twin", "--set", f"data={jpegs}", "--set", "stream=yes"]
+    words = [*QUICK, "--no-reference", "--set", f"data={jpegs}", "--set", "stream=yes"]
     code, out, err = cli(
         "bench",
         "--recipe",
@@ -433,4 +437,4 @@ def test_a_step_on_streamed_images(jpegs, cli, tmp_path):
     result = json.loads((tmp_path / "b.json").read_text())["results"]
     assert 0 < result["waited_ms"] < result["streamed_ms"]
     assert "stages_ms" not in result
-    assert "streamed images" in out
+    assert "wait for images" in out

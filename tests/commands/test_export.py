@@ -245,12 +245,12 @@ def test_weights_beyond_what_onnx_can_hold(run, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------------ docs/export.md
+# ------------------------------------------------------------------------ docs/how-to/export.md
 
 
 def test_the_page_runs_as_written(cli, run, classifier, tmp_path):
     """Its commands, and then its code without comatch, the first half of it without torch."""
-    page = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(run)
     (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)

@@ -1,23 +1,28 @@
+"""Downloads are verified, and archives are unpacked safely."""
+
 import hashlib
 import http.server
+import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from comatch.data.downloads import fetch, unpack
+from comatch.data import downloads
+from comatch.data.downloads import unpack
 from comatch.errors import UserError
 
+Fetch = Callable[..., None]
 CONTENT = bytes(range(256)) * 10_000  # more than one block
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """/whole answers well; /short promises more bytes than it sends; /slow sends none."""
+    """/whole sends the file; /short promises more bytes than it sends; /slow sends none."""
 
-    patience = threading.Event()
+    released = threading.Event()
 
     def do_GET(self) -> None:
         if self.path.startswith("/missing"):
@@ -27,7 +32,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
         if self.path.startswith("/slow"):
-            self.patience.wait(5)
+            self.released.wait(5)
             return
         self.wfile.write(CONTENT[:1000] if self.path.startswith("/short") else CONTENT)
 
@@ -37,17 +42,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    _Handler.patience.clear()
+    _Handler.released.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
-        _Handler.patience.set()
+        _Handler.released.set()
         server.shutdown()
+
+
+@pytest.fixture
+def fetch() -> Fetch:
+    pytest.importorskip("pooch")
+    return downloads.fetch
 
 
 @pytest.mark.parametrize("progress", [True, False])
 def test_fetch_brings_the_file_and_makes_its_folder(
-    server: str, tmp_path: Path, progress: bool
+    fetch: Fetch, server: str, tmp_path: Path, progress: bool
 ) -> None:
     target = tmp_path / "new" / "folder" / "file.bin"
     fetch(f"{server}/whole/file.bin", target, MD5, progress)
@@ -56,34 +67,38 @@ def test_fetch_brings_the_file_and_makes_its_folder(
 
 
 def test_fetch_shows_its_bar_on_stderr_only(
-    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fetch: Fetch, server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetch(f"{server}/whole/file.bin", tmp_path / "file.bin", MD5, progress=True)
     assert capsys.readouterr().out == ""
 
 
-def test_fetch_from_a_file_address(tmp_path: Path) -> None:
+def test_fetch_from_a_file_address(fetch: Fetch, tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(CONTENT)
     fetch((tmp_path / "here").as_uri(), tmp_path / "there", MD5)
     assert (tmp_path / "there").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("kind", ["whole", "short"])
-def test_a_wrong_checksum_leaves_nothing(server: str, tmp_path: Path, kind: str) -> None:
+def test_a_wrong_checksum_leaves_nothing(
+    fetch: Fetch, server: str, tmp_path: Path, kind: str
+) -> None:
     md5 = MD5 if kind == "short" else "0" * 32
     with pytest.raises(UserError, match=r"damaged or has changed|cannot download"):
         fetch(f"{server}/{kind}/file.bin", tmp_path / "file.bin", md5)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_checksum_leaves_the_old_file_alone(server: str, tmp_path: Path) -> None:
+def test_a_wrong_checksum_leaves_the_old_file_alone(
+    fetch: Fetch, server: str, tmp_path: Path
+) -> None:
     (tmp_path / "file.bin").write_text("old")
     with pytest.raises(UserError):
         fetch(f"{server}/whole/file.bin", tmp_path / "file.bin", "0" * 32)
     assert (tmp_path / "file.bin").read_text() == "old"
 
 
-def test_no_network_says_what_to_put_where(tmp_path: Path) -> None:
+def test_no_network_says_what_to_put_where(fetch: Fetch, tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/file.bin"  # the discard port: nobody listens
     with pytest.raises(UserError) as caught:
         fetch(url, tmp_path / "file.bin", MD5)
@@ -96,7 +111,7 @@ def test_no_network_says_what_to_put_where(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "reason"), [("missing", "Not Found"), ("slow", "timed out")])
 def test_a_failing_server_is_a_user_error(
-    server: str, tmp_path: Path, kind: str, reason: str
+    fetch: Fetch, server: str, tmp_path: Path, kind: str, reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
         fetch(f"{server}/{kind}/file.bin", tmp_path / "file.bin", MD5, timeout=0.3)
@@ -168,3 +183,11 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, damage: str) -> None:
         unpack(archive, tmp_path)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_without_pooch_says_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(UserError, match=r"pooch is not installed.*put it at"):
+        downloads.fetch("http://127.0.0.1:9/file.bin", tmp_path / "file.bin", MD5)

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from comatch.data import image_folder as module
+from comatch.data import reader
 from comatch.data.image_folder import (
     find_images,
     folder,
@@ -532,7 +533,7 @@ def test_many_images_are_the_same_by_workers(
     (sorted_folder / "cat" / "damaged.jpg").write_bytes(b"no image")
     few = folder(sorted_folder, 8)
     monkeypatch.setattr(module, "FEW", 1)
-    monkeypatch.setattr(module, "AT_ONCE", 4)
+    monkeypatch.setattr(reader, "CHUNK", 4)
     many = folder(sorted_folder, 8)
     assert many.skipped == few.skipped != []
     assert many.train.names == few.train.names
@@ -668,7 +669,7 @@ def test_the_progress_bar_is_for_long_work_and_stderr(
     folder(tmp_path, 1, progress=True)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "Reading" in err
+    assert "reading 1,004 images" in err
 
 
 # ------------------------------------------------------------------------------ find_images

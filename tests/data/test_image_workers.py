@@ -1,4 +1,4 @@
-"""Processes that read: what they are asked for, and what happens when one ends."""
+"""Worker processes: their answers, and what happens when one ends."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def start():
         workers.close()
 
 
-def test_which_files_stay_jpegs(tmp_path, start):
+def test_which_files_are_passed_as_jpegs(tmp_path, start):
     image = photograph(20, 10)
     image.save(tmp_path / "plain.jpg")
     image.convert("L").save(tmp_path / "grey.jpeg")
@@ -50,7 +50,7 @@ def test_which_files_stay_jpegs(tmp_path, start):
     photograph(200, 200).save(tmp_path / "long.jpg", quality=100)
     whole = (tmp_path / "plain.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[:-9])
-    (tmp_path / "more.jpg").write_bytes(whole + b"and more")  # is for Pillow to judge
+    (tmp_path / "more.jpg").write_bytes(whole + b"and more")  # Pillow decodes it
     (tmp_path / "empty.jpg").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe.jpg")
     paths = [*sorted(tmp_path.iterdir()), tmp_path / "none.jpg"]
@@ -76,7 +76,7 @@ def test_which_files_stay_jpegs(tmp_path, start):
 
 
 def test_whole_images(tmp_path, start):
-    """Decoded and upright, of any kind, as far as they fit."""
+    """Decoded and upright, of any format, if they fit into their cells."""
     image = photograph(20, 10)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -98,12 +98,12 @@ def test_whole_images(tmp_path, start):
     assert workers.memory[2 * CELL : 2 * CELL + 768] == read_image(paths[2], 16).tobytes()
 
 
-def test_many_ask_few(tmp_path, start):
-    """More questions than processes, from several threads: each gets its own answers, in order."""
+def test_several_threads_share_the_workers(tmp_path, start):
+    """Each thread gets its own answers, in order."""
     for i in range(40):
         Image.fromarray(np.full((9, 9, 3), i, np.uint8)).save(tmp_path / f"{i}.png")
     workers = start(2, 3 * 40)
-    faults = []
+    errors = []
 
     def work(part):
         order = np.random.default_rng(part).permutation(40)
@@ -114,34 +114,34 @@ def test_many_ask_few(tmp_path, start):
             answers = workers.ask(wanted, 3, "jpeg")
             seen = [workers.memory[w.cell * CELL] for w in wanted]
             if answers != [Answer(27, "square")] * 40 or seen != list(order):
-                faults.append(part)
+                errors.append(part)
 
     threads = [threading.Thread(target=work, args=[part]) for part in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert not faults
+    assert not errors
     assert workers.ask([], 3, "jpeg") == []
 
 
-def test_one_that_ends_is_told(tmp_path, start):
+def test_an_ended_worker_is_an_error(tmp_path, start):
     photograph(20, 10).save(tmp_path / "a.png")
     workers = start(1, 1)
     assert ask(workers, [tmp_path / "a.png"])[0].length == 3 * 16 * 16
-    for stop in (signal.SIGINT, signal.SIGTERM):  # are for the one that asks
+    for stop in (signal.SIGINT, signal.SIGTERM):  # a worker ignores them
         os.kill(workers.processes[0].pid, stop)
         assert ask(workers, [tmp_path / "a.png"])[0].length == 3 * 16 * 16
     os.kill(workers.processes[0].pid, signal.SIGKILL)
     with pytest.raises(UserError, match=r"has ended .exit code -9.* --resume"):
         ask(workers, [tmp_path / "a.png"])
-    with pytest.raises(UserError, match="have been ended"):  # nobody waits for it
+    with pytest.raises(UserError, match="have been ended"):  # without waiting
         ask(workers, [tmp_path / "a.png"])
 
 
-def test_a_worker_starts_without_what_takes_long():
+def test_a_worker_imports_neither_torch_nor_rich():
     code = (
-        "import sys; from comatch.data import workers, image; "
+        "import sys; from comatch.data import image_workers, images; "
         "sys.exit('torch' in sys.modules or 'rich' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -156,25 +156,25 @@ def test_ranks_on_one_machine_share_its_cores(monkeypatch):
     assert module.default_workers() == 1
 
 
-def test_they_end_with_the_one_that_asks(start):
+def test_closing_ends_the_workers(start):
     workers = start(2, 1)
     workers.close()
     assert [process.returncode for process in workers.processes] == [0, 0]
 
 
-def test_nobody_waits_for_what_is_closed(tmp_path, start):
-    """Threads that ask while it ends get an error, not an eternity."""
+def test_requests_after_closing_are_errors(tmp_path, start):
+    """Threads that wait for an answer get an error, too."""
     for i in range(200):
         photograph(30, 40).save(tmp_path / f"{i}.png")
     workers = start(1, 1)
-    faults = []
+    errors = []
 
     def work():
         try:
             while True:
                 workers.ask([Wanted(str(tmp_path / f"{i}.png"), 0.5, 0) for i in range(200)], 16)
         except (UserError, ValueError) as error:
-            faults.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
     for thread in threads:
@@ -183,7 +183,7 @@ def test_nobody_waits_for_what_is_closed(tmp_path, start):
     workers.close()
     for thread in threads:
         thread.join(20)
-    assert len(faults) == 4
+    assert len(errors) == 4
 
 
 def test_memory_without_memfd(tmp_path, start, monkeypatch):

@@ -1,4 +1,4 @@
-"""One image of any kind, or a few words why it is none."""
+"""Images of all formats become squares; an unreadable file gets a short reason."""
 
 import os
 import struct
@@ -15,7 +15,7 @@ from comatch.data.images import ImageError, read_image, square
 from helpers import write_image
 
 
-def test_square_scales_the_shorter_side_and_keeps_the_middle() -> None:
+def test_square_resizes_the_shorter_side_and_crops_the_centre() -> None:
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, :10, 0], wide[:, 10:20, 1], wide[:, 20:, 2] = 255, 255, 255
     for image in (Image.fromarray(wide), Image.fromarray(wide.transpose(1, 0, 2))):
@@ -28,7 +28,7 @@ def test_square_scales_the_shorter_side_and_keeps_the_middle() -> None:
         assert (pixels[[0, 2], 1:-1, 1:-1] == 0).all()
 
 
-def test_square_may_take_another_part_of_the_longer_side() -> None:
+def test_square_crops_at_a_position() -> None:
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, :10, 0], wide[:, 10:20, 1], wide[:, 20:, 2] = 255, 255, 255
     for image in (Image.fromarray(wide), Image.fromarray(wide.transpose(1, 0, 2))):
@@ -38,7 +38,7 @@ def test_square_may_take_another_part_of_the_longer_side() -> None:
             assert pixels.sum() == pixels[channel].sum()
 
 
-def test_square_averages_rather_than_drops() -> None:
+def test_square_antialiases() -> None:
     board = (np.indices((256, 256)).sum(0) % 2 * 255).astype(np.uint8)
     pixels = square(Image.fromarray(board), 8)
     assert np.abs(pixels.astype(int) - 127).max() <= 3
@@ -128,7 +128,7 @@ RAMP = np.linspace(0, 1, 256)[None].repeat(256, 0)  # [256, 256], dark to light
         ((RAMP * 12 - 6).astype(np.float32), "x.tiff", "F"),
     ],
 )
-def test_deep_greys_are_scaled(tmp_path: Path, values: np.ndarray, name: str, mode: str) -> None:
+def test_16_bit_greys_are_scaled(tmp_path: Path, values: np.ndarray, name: str, mode: str) -> None:
     image = Image.fromarray(values)
     image.save(tmp_path / name)
     with Image.open(tmp_path / name) as stored:
@@ -137,12 +137,12 @@ def test_deep_greys_are_scaled(tmp_path: Path, values: np.ndarray, name: str, mo
     assert np.abs(pixels - RAMP * 255).max() <= 1
 
 
-def test_a_dark_deep_image_stays_dark(tmp_path: Path) -> None:
+def test_a_dark_16_bit_image_stays_dark(tmp_path: Path) -> None:
     Image.fromarray((RAMP * 6553.5).astype(np.uint16)).save(tmp_path / "x.png")
     assert abs(int(read_image(tmp_path / "x.png", 256).max()) - 26) <= 1
 
 
-def test_floats_that_are_no_numbers(tmp_path: Path) -> None:
+def test_floats_that_are_not_finite(tmp_path: Path) -> None:
     values = np.full((8, 8), np.nan, np.float32)
     values[:, :4] = 1
     Image.fromarray(values).save(tmp_path / "x.tiff")
@@ -150,7 +150,7 @@ def test_floats_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.webp", "x.tiff"])
-def test_a_image_is_set_upright(tmp_path: Path, name: str) -> None:
+def test_exif_rotation_is_applied(tmp_path: Path, name: str) -> None:
     upright = Image.new("RGB", (16, 16), "red")
     upright.paste((0, 0, 255), (0, 8, 16, 16))  # blue below
     exif = Image.Exif()
@@ -163,7 +163,7 @@ def test_a_image_is_set_upright(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.gif", "x.tiff", "x.webp", "x.png"])
-def test_the_first_of_many_frames(tmp_path: Path, name: str) -> None:
+def test_the_first_frame_is_read(tmp_path: Path, name: str) -> None:
     frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "lime", "blue")]
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
     with Image.open(tmp_path / name) as image:
@@ -172,7 +172,7 @@ def test_the_first_of_many_frames(tmp_path: Path, name: str) -> None:
     assert np.abs(pixels - [255, 0, 0]).max() <= 4
 
 
-def test_big_jpegs_are_decoded_at_a_fraction_and_look_the_same(
+def test_large_jpegs_are_decoded_at_a_fraction_of_their_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = np.meshgrid(np.linspace(0, 6, 1600), np.linspace(0, 4, 1200))
@@ -194,7 +194,7 @@ def bomb(path: Path) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 9) + b"IDAT" + b"\0" * 13)
 
 
-def test_one_exception_for_all_that_gives_no_image(
+def test_every_unreadable_file_is_an_image_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -229,7 +229,7 @@ def test_one_exception_for_all_that_gives_no_image(
         read_image(write_image(tmp_path / "secret.bmp"), 8)
 
 
-def test_formats_that_were_not_asked_for_stay_shut(tmp_path: Path) -> None:
+def test_other_decoders_of_pillow_are_not_used(tmp_path: Path) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "x.ppm")
     (tmp_path / "x.ppm").rename(tmp_path / "x.png")
     with pytest.raises(ImageError, match="not an image"):

@@ -1,4 +1,4 @@
-"""Files to squares: by Pillow in threads, and as a GPU does it, whose arithmetic is tested here."""
+"""The reader: squares by Pillow, and the steps for a GPU with the kernel replaced by Pillow."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from PIL import Image
 
 from comatch.data import reader as module
 from comatch.data.images import read_image, square
-from comatch.data.reader import Faster, Reader, gpu_decoder, pin
+from comatch.data.reader import FastestForm, Reader, gpu_decoder, pin
 from comatch.errors import UserError
 from comatch.types import Files
 from helpers import photograph
@@ -24,33 +24,33 @@ def files(tmp_path):
     return Files(tmp_path, torch.arange(len(names)), names)
 
 
-def spoil(files, row):
-    """A file that was cut off in the middle."""
+def truncate(files, row):
+    """Remove the second half of a file."""
     path = files.root / files.names[row]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def read(files, rows, replace=False, places=None, side=16):
+def read(files, rows, replace=False, positions=None, side=16):
     with Reader(side, CPU, workers=3) as reader:
-        return reader.submit(files, rows, places or [0.5] * len(rows), replace).result()
+        return reader.submit(files, rows, positions or [0.5] * len(rows), replace).result()
 
 
-# ---------------------------------------------------------------------------------- by Pillow
+# ---------------------------------------------------------------------------------- Pillow
 
 
-def test_images_come_in_order_at_their_places(files):
-    rows, places = [3, 0, 6, 3, 4], [0.0, 0.5, 0.2, 1.0, 0.9]
-    chunk = read(files, rows, places=places)
+def test_images_are_in_order_with_their_windows(files):
+    rows, positions = [3, 0, 6, 3, 4], [0.0, 0.5, 0.2, 1.0, 0.9]
+    chunk = read(files, rows, positions=positions)
     assert chunk.rows == rows
     assert chunk.bad == {}
     assert chunk.images.shape == (5, 3, 16, 16)
-    for image, row, place in zip(chunk.images, rows, places, strict=True):
-        expected = read_image(files.root / files.names[row], 16, place)
+    for image, row, position in zip(chunk.images, rows, positions, strict=True):
+        expected = read_image(files.root / files.names[row], 16, position)
         assert np.array_equal(image.numpy(), expected)
 
 
-def test_what_gives_no_image_is_left_out(files):
-    spoil(files, 2)
+def test_unreadable_files_are_left_out(files):
+    truncate(files, 2)
     (files.root / files.names[5]).unlink()
     chunk = read(files, range(8))
     assert chunk.rows == [0, 1, 3, 4, 6, 7]
@@ -59,9 +59,9 @@ def test_what_gives_no_image_is_left_out(files):
     assert chunk.bad[5] == "no such file or directory"
 
 
-def test_or_the_next_one_takes_its_place(files):
+def test_the_next_file_replaces_an_unreadable_one(files):
     for row in (2, 3, 7):
-        spoil(files, row)
+        truncate(files, row)
     chunk = read(files, [7, 2, 1, 3], replace=True)
     assert chunk.rows == [0, 4, 1, 4]  # after the last comes the first
     assert set(chunk.bad) == {2, 3, 7}
@@ -69,54 +69,54 @@ def test_or_the_next_one_takes_its_place(files):
         assert np.array_equal(image.numpy(), read_image(files.root / files.names[row], 16))
 
 
-def test_nothing_but_damaged_images(files):
+def test_only_damaged_images(files):
     for row in range(8):
-        spoil(files, row)
+        truncate(files, row)
     with pytest.raises(UserError, match=r"8 images in a row give none \(0.jpg: .*truncated"):
         read(files, [3], replace=True)
     assert read(files, [3]).rows == []
 
 
-# ------------------------------------------------------------------------------ as a GPU does it
+# ----------------------------------------------------------------------- the steps for a GPU
 
 
 @pytest.fixture
 def by_pillow(monkeypatch):
-    """Squares what was decoded, in the place of the kernel for a GPU, which has its own tests."""
+    """Pillow in position of the GPU's kernel, which has its own tests."""
     squares = pytest.importorskip("comatch.kernels.squares")
 
-    def fit(images, places, into, rows):
-        for image, place, row in zip(images, places, rows, strict=True):
+    def fit(images, positions, into, rows):
+        for image, position, row in zip(images, positions, rows, strict=True):
             image = Image.fromarray(image.permute(1, 2, 0).numpy())
-            into[row] = torch.from_numpy(square(image, into.shape[-1], place))
+            into[row] = torch.from_numpy(square(image, into.shape[-1], position))
 
     monkeypatch.setattr(squares, "fit", fit)
 
 
-def test_decoded_images_and_others_are_put_together(files, by_pillow):
+def test_decoded_images_and_squares_are_put_together(files, by_pillow):
     with Image.open(files.root / "7.jpg") as image:
         decoded = torch.from_numpy(np.array(image).transpose(2, 0, 1).copy())
-        expected = {place: square(image, 16, place) for place in (0.0, 0.5, 1.0)}
+        expected = {position: square(image, 16, position) for position in (0.0, 0.5, 1.0)}
     pixels = torch.full((3 * 16 * 16,), 9, dtype=torch.uint8)
     with Reader(16, CPU, 1) as reader:
         images = reader._put_together(
             {0: decoded, 4: decoded, 2: decoded}, {1: pixels}, [0.0, 0.5, 0.5, 0.5, 1.0]
         )
     assert (images[1] == 9).all()
-    for n, place in ((0, 0.0), (2, 0.5), (3, 1.0)):
-        assert np.array_equal(images[n], expected[place])
+    for n, position in ((0, 0.0), (2, 0.5), (3, 1.0)):
+        assert np.array_equal(images[n], expected[position])
 
 
-def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
-    """With a decoder as a GPU has it, whole JPEGs only: all other kinds, and one cut off."""
+def test_pillow_decodes_what_the_gpu_cannot(files, by_pillow):
+    """The decoder accepts complete JPEGs only. Other formats and a truncated file go to Pillow."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     image = photograph(50, 60)
     image.save(files.root / files.names[1], "PNG")
     image.convert("L").save(files.root / files.names[3])
-    spoil(files, 5)
-    rows, places = [*range(8), 5, 1], torch.rand(10).tolist()
-    expected = read(files, rows, True, places, side=64)
+    truncate(files, 5)
+    rows, positions = [*range(8), 5, 1], torch.rand(10).tolist()
+    expected = read(files, rows, True, positions, side=64)
     sizes = []
 
     def decode(encoded):
@@ -127,14 +127,14 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
         raise RuntimeError("Error while decoding JPEG images")
 
     def refuse_one(encoded):
-        """As it does with CMYK: one of a list, and nothing of it is decoded."""
+        """One image it cannot decode, as CMYK: then it decodes none of the list."""
         images = [decode_jpeg(data, ImageReadMode.RGB) for data in encoded]
         return refuse(encoded) if any(p.shape == (3, 91, 20) for p in images) else images
 
     for decoder in (decode, refuse, refuse_one):
         with Reader(64, CPU, 2) as reader:
-            reader.decode, reader.faster = decoder, Faster(["jpeg"])
-            chunks = [reader.submit(files, rows, places, replace=True) for _ in range(6)]
+            reader.decode, reader.fastest = decoder, FastestForm(["jpeg"])
+            chunks = [reader.submit(files, rows, positions, replace=True) for _ in range(6)]
             chunks = [chunk.result() for chunk in chunks]
         for chunk in chunks:
             assert chunk.rows == expected.rows
@@ -143,12 +143,12 @@ def test_what_the_decoder_does_not_take_goes_to_pillow(files, by_pillow):
     assert sizes == [6] * 6
 
 
-def test_images_that_processes_decoded(files, by_pillow):
-    """Of any kind, as far as they fit into their cells: of these all but the largest."""
+def test_images_decoded_by_workers(files, by_pillow):
+    """Of any format, if they fit into their cells: here all but the largest."""
     photograph(50, 60).save(files.root / files.names[1], "PNG")
-    spoil(files, 5)
-    rows, places = [*range(8), 5, 1], torch.rand(10).tolist()
-    expected = read(files, rows, True, places, side=64)
+    truncate(files, 5)
+    rows, positions = [*range(8), 5, 1], torch.rand(10).tolist()
+    expected = read(files, rows, True, positions, side=64)
     fetched = []
 
     class Watched(Reader):
@@ -157,42 +157,42 @@ def test_images_that_processes_decoded(files, by_pillow):
             return super()._fetch(lane, whole)
 
     with Watched(64, CPU, 2) as reader:
-        reader.faster = Faster(["whole"])
-        chunk = reader.submit(files, rows, places, replace=True).result()
-    assert fetched == [[0, 1, 2, 3, 4, 6, 9]]  # the eighth is too large, another took the sixth's
+        reader.fastest = FastestForm(["whole"])
+        chunk = reader.submit(files, rows, positions, replace=True).result()
+    assert fetched == [[0, 1, 2, 3, 4, 6, 9]]  # the eighth is too large, the sixth was replaced
     assert chunk.rows == expected.rows
     assert set(chunk.bad) == {5}
     assert torch.equal(chunk.images, expected.images)
 
 
-def test_the_faster_way_is_taken_and_the_other_tried_again():
-    faster = Faster(["jpeg", "whole"])
+def test_the_faster_form_is_chosen_and_the_other_retried():
+    fastest = FastestForm(["jpeg", "whole"])
     speed = {"jpeg": 1.0, "whole": 3.0}
 
     def take(times):
         taken = []
         for _ in range(times):
-            taken.append(faster.choose())
-            faster.note(taken[-1], 2, 2 * speed[taken[-1]])
+            taken.append(fastest.choose())
+            fastest.record(taken[-1], 2, 2 * speed[taken[-1]])
         return taken
 
     assert take(3) == ["jpeg", "whole", "jpeg"]
-    again = [turn for turn, way in enumerate(take(4500)) if way == "whole"]
+    again = [turn for turn, form in enumerate(take(4500)) if form == "whole"]
     assert np.diff(again).tolist() == [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
-    speed["jpeg"] = 9.0  # the GPU has other work by now
+    speed["jpeg"] = 9.0  # the GPU is now busy with other work
     assert take(200)[5:].count("jpeg") <= 2
     speed["jpeg"] = 1.0
     assert take(3000)[-1000:].count("whole") <= 1
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_no_decoder_is_told_once_and_no_end():
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_decoder_is_a_warning():
     with pytest.warns(UserWarning, match="decoded on the CPU: the GPU's decoder cannot be used"):
         assert gpu_decoder(torch.device("cuda")) is None
 
 
 class Driver:
-    """What of CUDA pins memory, and remembers what is pinned."""
+    """A fake of CUDA's functions that pin memory."""
 
     def __init__(self):
         self.pinned = set()
@@ -210,13 +210,13 @@ class Owner:
     pass
 
 
-def test_memory_is_pinned_until_its_owner_is_gone_or_closed(monkeypatch):
+def test_memory_is_pinned_until_its_owner_is_deleted_or_closed(monkeypatch):
     driver, memory = Driver(), torch.zeros(8, dtype=torch.uint8)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
     first, second = Owner(), Owner()
     undo = pin(first, memory, CPU)
     assert driver.pinned == {memory.data_ptr()}
-    assert pin(second, memory, CPU) is None, "it is slower then, but no error"
+    assert pin(second, memory, CPU) is None  # no error, only slower copies
     undo()
     undo()
     assert not driver.pinned
@@ -226,8 +226,8 @@ def test_memory_is_pinned_until_its_owner_is_gone_or_closed(monkeypatch):
 
 
 @pytest.mark.cuda
-def test_readers_that_are_dropped_leave_the_gpu_in_order(files):
-    for _ in range(3):  # their memory likely comes to lie where that of the one before was
+def test_deleted_readers_leave_the_gpu_usable(files):
+    for _ in range(3):  # probably at the same address each time
         reader = Reader(16, torch.device("cuda"), 1)
         assert reader.unpin
         reader.submit(files, range(8), [0.5] * 8).result()
@@ -243,15 +243,17 @@ def test_a_gpu_gives_the_same_images(files, decoder, monkeypatch):
     image.save(files.root / files.names[1], "PNG")
     image.convert("CMYK").save(files.root / files.names[2], "JPEG")
     image.convert("L").save(files.root / files.names[3])
-    spoil(files, 5)
+    truncate(files, 5)
     if not decoder:
         monkeypatch.setattr(module, "gpu_decoder", lambda device: None)
     rows = [*range(8), *range(8)]
-    places = torch.rand(16).tolist()
+    positions = torch.rand(16).tolist()
     with Reader(64, torch.device("cuda"), 2) as reader:
-        futures = [reader.submit(files, rows, places, replace=True) for _ in range(6)]
+        futures = [reader.submit(files, rows, positions, replace=True) for _ in range(6)]
         chunks = [future.result() for future in futures]
-    expected = read(files, rows, True, places, side=64)  # so large that all is decoded
+    expected = read(
+        files, rows, True, positions, side=64
+    )  # so large that nothing is decoded at a fraction
     for chunk in chunks:
         assert chunk.rows == expected.rows
         assert set(chunk.bad) == {5}

@@ -1,8 +1,11 @@
-"""Batches drawn on the device: every image once a pass, and exactly again from a checkpoint."""
+"""Images in device memory: each once a pass, and the same batches after a resume."""
 
 import torch
 
-from comatch.data.resident import Resident, Shuffler
+from comatch.augment.batch import AugmentBatch
+from comatch.augment.policies import Views
+from comatch.data.order import Shuffler
+from comatch.data.resident import Resident
 from comatch.types import Images
 
 
@@ -12,7 +15,7 @@ def passes(shuffler, count):
         yield torch.cat([shuffler.draw() for _ in range(shuffler.batches)])
 
 
-def test_every_row_once_before_any_twice():
+def test_a_pass_draws_each_row_once():
     torch.manual_seed(0)
     first, second = passes(Shuffler(rows=23, batch=5), 2)
     assert len(first) == 20
@@ -20,19 +23,24 @@ def test_every_row_once_before_any_twice():
     assert not torch.equal(first, second)
 
 
-def test_rows_left_over_in_one_pass_come_in_others():
+def test_rows_left_over_in_one_pass_are_drawn_in_others():
     torch.manual_seed(0)
     seen = torch.cat(list(passes(Shuffler(rows=7, batch=5), 20)))
     assert set(seen.tolist()) == set(range(7))
 
 
 def test_few_rows_fill_a_batch_evenly():
-    """Forty labels in a batch of 64: each once or twice."""
+    """40 labels in a batch of 64: each once or twice."""
     torch.manual_seed(0)
     for batch in passes(Shuffler(rows=40, batch=64), 3):
         counts = torch.bincount(batch, minlength=40)
         assert counts.min() == 1
         assert counts.max() == 2
+
+
+def resident(labelled, unlabelled):
+    augment = AugmentBatch(("weak",), Views(), torch.zeros(3), torch.ones(3))
+    return Resident(labelled, unlabelled, 4, 2, augment)
 
 
 def images(n, offset=0):
@@ -41,10 +49,10 @@ def images(n, offset=0):
 
 
 def test_labels_stay_with_their_images():
-    data = Resident(images(6), images(30, offset=100), batch=4, mu=2)
+    feed = resident(images(6), images(30, offset=100))
     for step in range(9):
-        data.before_step(step)
-        draw = data.draw()
+        feed.before_step(step)
+        draw = feed.draw()
         assert torch.equal(draw.x[:, 0, 0, 0].long(), draw.y)
         assert torch.equal(draw.u[:, 0, 0, 0].long(), draw.truth)
         assert torch.equal(draw.rows + 100, draw.truth)
@@ -53,23 +61,23 @@ def test_labels_stay_with_their_images():
 
 def test_resuming_in_the_middle_of_a_pass():
     torch.manual_seed(0)
-    data = Resident(images(6), images(30), batch=4, mu=2)
-    data.before_step(0)
-    data.draw()
-    other = Resident(images(6), images(30), batch=4, mu=2)
-    other.load_state_dict(data.state_dict())
+    feed = resident(images(6), images(30))
+    feed.before_step(0)
+    feed.draw()
+    other = resident(images(6), images(30))
+    other.load_state_dict(feed.state_dict())
     random = torch.get_rng_state()
-    mine, theirs = [], []
+    first, second = [], []
     for step in range(1, 8):
-        data.before_step(step)
-        mine.append(data.draw().u)
+        feed.before_step(step)
+        first.append(feed.draw().u)
     torch.set_rng_state(random)
     for step in range(1, 8):
         other.before_step(step)
-        theirs.append(other.draw().u)
-    assert torch.equal(torch.stack(mine), torch.stack(theirs))
+        second.append(other.draw().u)
+    assert torch.equal(torch.stack(first), torch.stack(second))
 
 
-def test_images_are_no_part_of_a_checkpoint():
-    data = Resident(images(6), images(30), batch=4, mu=2)
-    assert not [name for name in data.state_dict() if "images" in name]
+def test_a_checkpoint_has_no_images():
+    feed = resident(images(6), images(30))
+    assert not [name for name in feed.state_dict() if "images" in name]

@@ -339,6 +339,7 @@ def test_an_archive_in_the_data_folder_is_unpacked(
 def test_what_is_nowhere_is_downloaded_once(
     pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("pooch")
     archive = tmp_path / "cifar-10-python.tar.gz"
     official = sources.CIFAR10_PICKLED
     here = official._replace(url=archive.as_uri(), md5=_pack(pickled, archive))

@@ -1,4 +1,4 @@
-"""Batches from files: the images as read one by one, with their labels, and again exactly."""
+"""Streamed batches: the images of the files, with their labels; a resume is exact."""
 
 import gc
 import threading
@@ -10,9 +10,13 @@ import torch
 from PIL import Image
 
 from comatch import distributed
+from comatch.augment.batch import AugmentBatch
+from comatch.augment.policies import Views
+from comatch.data import reader
 from comatch.data import streaming as module
 from comatch.data.images import read_image
-from comatch.data.streaming import Order, Streaming, in_pieces, middle, side_for
+from comatch.data.order import Schedule
+from comatch.data.streaming import Streaming, in_pieces, middle, side_for
 from comatch.errors import UserError
 from comatch.types import Files, Images
 
@@ -21,7 +25,7 @@ SIDE = 9
 
 
 def make_files(root, count, offset=0, size=(12, 12)):
-    """Flat images, each with its number for a grey and for a label."""
+    """Uniform images; the number of each is its grey value and its label."""
     root.mkdir(parents=True)
     names = [f"{i:03d}.png" for i in range(count)]
     for i, name in enumerate(names):
@@ -35,7 +39,9 @@ def parts(tmp_path):
 
 
 def stream(parts, batch=4, mu=2, **options):
-    return Streaming(*parts, batch, mu, **{"side": SIDE, "device": CPU, "workers": 2, **options})
+    augment = AugmentBatch(("weak",), Views(), torch.zeros(3), torch.ones(3))
+    options = {"side": SIDE, "device": CPU, "workers": 2, **options}
+    return Streaming(*parts, batch, mu, augment, **options)
 
 
 def batches(feed, steps):
@@ -57,8 +63,8 @@ def test_labels_stay_with_their_images(parts):
         assert draw.x.dtype == torch.uint8
 
 
-def test_images_are_those_of_the_files_in_windows_of_their_own(tmp_path):
-    """Each column has its own red: it says where the window was, and that it was copied well."""
+def test_each_image_is_a_random_window_of_its_file(tmp_path):
+    """Each column has its own red value, which shows where the window was."""
     pixels = np.zeros((12, 60, 3), np.uint8)
     pixels[..., 0] = np.arange(60) * 4
     for part in ("x", "u"):
@@ -81,38 +87,38 @@ def test_images_are_those_of_the_files_in_windows_of_their_own(tmp_path):
     assert len({round(left) for left in lefts}) > 3
 
 
-def test_every_image_once_before_any_twice():
-    order = Order(23, 5, 7)
+def test_a_pass_draws_each_row_once():
+    order = Schedule(23, 5, 7)
     first, second = (np.concatenate([order.at(4 * t + i) for i in range(4)]) for t in (0, 1))
     assert len(set(first.tolist())) == len(set(second.tolist())) == 20
     assert first.tolist() != second.tolist()
-    assert np.array_equal(Order(23, 5, 7).at(6), order.at(6))  # wherever one begins
-    assert not np.array_equal(Order(23, 5, 8).at(6), order.at(6))
-    counts = np.bincount(Order(40, 64, 0).at(3), minlength=40)  # forty labels in a batch of 64
+    assert np.array_equal(Schedule(23, 5, 7).at(6), order.at(6))  # from any first step
+    assert not np.array_equal(Schedule(23, 5, 8).at(6), order.at(6))
+    counts = np.bincount(Schedule(40, 64, 0).at(3), minlength=40)  # forty labels in a batch of 64
     assert (counts.min(), counts.max()) == (1, 2)
 
 
-def test_resuming_is_exact_wherever_it_stopped(parts):
+def test_a_resume_is_exact_after_any_step(parts):
     whole = list(batches(stream(parts, seed=5), range(12)))
     feed = stream(parts, seed=5)
     list(batches(feed, range(5)))
     other = stream(parts, seed=5)
     other.load_state_dict(feed.state_dict())
-    for mine, theirs in zip(whole[5:], batches(other, range(5, 12)), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
-    again = next(batches(feed, [2]))  # back, as no run goes
+    for one, resumed in zip(whole[5:], batches(other, range(5, 12)), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, resumed, strict=True))
+    again = next(batches(feed, [2]))  # an earlier step
     assert torch.equal(again.u, whole[2].u)
     assert not torch.equal(next(batches(stream(parts, seed=6), [0])).rows, whole[0].rows)
 
 
-def test_nothing_is_drawn_from_the_random_numbers_of_the_step(parts):
+def test_streaming_leaves_the_random_state_alone(parts):
     torch.manual_seed(0)
     before = torch.get_rng_state()
     list(batches(stream(parts), range(4)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_buffers_stay_where_they_are(parts):
+def test_the_addresses_of_the_buffers_never_change(parts):
     feed = stream(parts)
     feed.before_step(0)
     places = [tensor.data_ptr() for tensor in feed.draw()]
@@ -121,7 +127,7 @@ def test_buffers_stay_where_they_are(parts):
         assert [tensor.data_ptr() for tensor in feed.draw()] == places
 
 
-def test_a_fixed_number_of_batches_is_prepared_ahead(parts, monkeypatch):
+def test_a_fixed_number_of_batches_is_read_in_advance(parts, monkeypatch):
     sent = []
     submit = module.Reader.submit
 
@@ -143,7 +149,7 @@ def test_a_fixed_number_of_batches_is_prepared_ahead(parts, monkeypatch):
         assert torch.equal(draw.u[:, 0, 0, 0].long(), draw.truth)
 
 
-def test_the_next_batch_is_ready_while_this_one_trains(parts):
+def test_the_next_batch_is_read_during_the_present_step(parts):
     feed = stream(parts)
     feed.before_step(0)
     deadline = time.monotonic() + 10
@@ -156,21 +162,16 @@ def test_the_next_batch_is_ready_while_this_one_trains(parts):
     assert time.monotonic() - began < 0.05
 
 
-def test_a_method_that_looks_at_no_unlabelled_image(parts):
+def test_a_method_without_unlabelled_images(parts):
     feed = stream((parts[0], parts[1].subset(torch.tensor([], dtype=torch.long))), mu=0)
     draw = next(batches(feed, [0]))
     assert len(draw.x) == 4
     assert draw.u.shape == (0, 3, SIDE, SIDE)
 
 
-def test_not_all_images_at_once(parts):
-    with pytest.raises(UserError, match="stream=no"):
-        stream(parts).everything()
-
-
 def test_ranks_share_a_batch(tmp_path, monkeypatch):
     parts = [make_files(tmp_path / part, 16, size=(30, 12)) for part in "xu"]
-    for files in parts:  # where the window is shows
+    for files in parts:  # pixels that show where the window is
         for name in files.names:
             pixels = np.arange(30 * 12 * 3, dtype=np.uint16).reshape(12, 30, 3) % 251
             Image.fromarray(pixels.astype(np.uint8)).save(files.root / name)
@@ -186,7 +187,7 @@ def test_ranks_share_a_batch(tmp_path, monkeypatch):
     assert torch.equal(torch.cat([draw.u for draw in seen]), whole.u)
 
 
-def test_threads_end_with_their_stream(parts):
+def test_threads_end_with_their_feed(parts):
     feed = stream(parts)
     feed.before_step(0)
     before = threading.active_count()
@@ -219,7 +220,7 @@ def test_a_damaged_image_is_replaced_and_counted_once(tmp_path):
 
 
 def test_more_than_one_in_a_hundred_is_an_error(parts):
-    for name in ("003.png", "005.png", "009.png"):  # so few are no reason to stop
+    for name in ("003.png", "005.png", "009.png"):  # three are always tolerated
         (parts[1].root / name).write_bytes(b"")
     feed = stream(parts, batch=4, mu=7)
     feed.before_step(0)
@@ -234,8 +235,8 @@ def test_more_than_one_in_a_hundred_is_an_error(parts):
 # ------------------------------------------------------------------------------ for evaluation
 
 
-def test_all_images_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 4)
+def test_all_images_in_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "CHUNK", 4)
     files = make_files(tmp_path / "x", 11, size=(16, 12))
     (files.root / "005.png").write_bytes(b"?")
     with pytest.warns(UserWarning, match=r"1 images cannot be read .* \(005.png: not an image"):
@@ -248,14 +249,14 @@ def test_all_images_in_pieces(tmp_path, monkeypatch):
     assert torch.equal(images[:, 0, 0, 0].long(), labels)
 
 
-def test_resident_images_come_in_one_piece():
+def test_resident_images_are_one_chunk():
     part = Images(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), torch.arange(5), list("abcde"))
     ((images, labels),) = in_pieces(part, 8, CPU)
     assert images is part.images
     assert labels is part.labels
 
 
-def test_no_image_at_all(tmp_path):
+def test_no_readable_image_is_an_error(tmp_path):
     files = make_files(tmp_path / "x", 2)
     for name in files.names:
         (files.root / name).write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Beginning from weights that are there: every source, what fits, what is said of the rest."""
+"""Initial weights: every source, what is loaded, and what the report says of the rest."""
 
 import argparse
 import json
@@ -13,14 +13,15 @@ import torchvision
 from safetensors.torch import load_file, save_file
 
 import comatch
-from comatch import api, methods
-from comatch.config import Recipe, replace
+from comatch import methods, planning
+from comatch.config import replace
 from comatch.data import sources, splits
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder, pretrained
 from comatch.training import loop
-from comatch.training.build import assemble
-from comatch.training.init_weights import begin_from
+from comatch.training.build import build
+from comatch.training.init_weights import load_initial
+from comatch.training.run_folder import RunFolder
 from comatch.types import Task
 from helpers import TINY, TINY_WORDS
 
@@ -32,8 +33,8 @@ def network(net="wrn-10-1", size=32, stem="auto", classes=3, embedding_dim=16):
     return Network(build_encoder(net, size, stem), classes, embedding_dim)
 
 
-def made_up(state):
-    """Other values of the same names and shapes, no two alike; variances stay positive."""
+def random_values(state):
+    """Different values of the same names and shapes; variances stay positive."""
     torch.manual_seed(9)
     return {
         name: torch.rand(value.shape) + 0.1 if value.is_floating_point() else value + 7
@@ -66,7 +67,7 @@ def assert_encoder_is(net, state):
 @pytest.fixture
 def encoder_file(tmp_path):
     """The file of an encoder for the smallest run."""
-    state = made_up(network(size=8).encoder.state_dict())
+    state = random_values(network(size=8).encoder.state_dict())
     torch.save(state, tmp_path / "encoder.pt")
     return tmp_path / "encoder.pt"
 
@@ -78,9 +79,9 @@ def encoder_file(tmp_path):
     "prefix",
     ["", "module.", "backbone.", "encoder.", "model.", "module.model.backbone.", "_orig_mod.net."],
 )
-def test_words_that_wrap_are_dropped(prefix):
+def test_wrapper_prefixes_are_dropped(prefix):
     net = network()
-    before, state = copied(net), made_up(net.encoder.state_dict())
+    before, state = copied(net), random_values(net.encoder.state_dict())
     loaded = pretrained.fill(net, prefixed(prefix, state), "file")
     assert_encoder_is(net, state)  # batch-norm statistics too
     assert loaded.taken == loaded.wanted > 20
@@ -89,33 +90,33 @@ def test_words_that_wrap_are_dropped(prefix):
     assert unchanged(net, before, "projector.")
 
 
-def test_a_word_that_the_network_knows_is_kept():
-    """Some nets have a part that is called like a wrapper."""
+def test_a_prefix_that_is_a_module_of_the_network_is_kept():
+    """Some nets have a module named like a wrapper."""
 
-    class Odd(torch.nn.Module):
+    class NestedNet(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.network = torch.nn.Linear(3, 4)
             self.num_features = 4
 
-    net = Network(Odd(), classes=2)
-    state = made_up(net.encoder.state_dict())
+    net = Network(NestedNet(), classes=2)
+    state = random_values(net.encoder.state_dict())
     pretrained.fill(net, prefixed("module.", state), "file")
     assert_encoder_is(net, state)
 
 
-def test_of_two_names_for_one_the_shorter_counts():
+def test_the_shorter_of_two_matching_names_wins():
     net = network()
-    state = made_up(net.encoder.state_dict())
+    state = random_values(net.encoder.state_dict())
     both = {**prefixed("model.", {n: v + 1 for n, v in state.items()}), **state}
     loaded = pretrained.fill(net, both, "file")
     assert_encoder_is(net, state)
     assert loaded.unused == ["blocks (32)", "norm (4)", "stem"]
 
 
-def test_what_fits_is_taken_and_the_rest_is_said():
-    """A small stem has another first convolution; of ResNet-18's hundred tensors, it is one."""
-    state = made_up(timm.create_model("resnet18", num_classes=5).state_dict())
+def test_matching_tensors_are_loaded_and_the_others_reported():
+    """With a small stem, one of ResNet-18's 100 tensors has another shape."""
+    state = random_values(timm.create_model("resnet18", num_classes=5).state_dict())
     net = network("resnet18", stem="small")
     before = copied(net)
     loaded = pretrained.fill(net, state, "resnet18.pth")
@@ -128,23 +129,23 @@ def test_what_fits_is_taken_and_the_rest_is_said():
     assert torch.equal(net.encoder.layer4[1].bn2.running_var, state["layer4.1.bn2.running_var"])
 
 
-def test_a_long_list_is_shortened():
+def test_a_long_report_is_shortened():
     net = network("wrn-10-2")
-    loaded = pretrained.fill(net, made_up(network("wrn-10-1").encoder.state_dict()), "file")
+    loaded = pretrained.fill(net, random_values(network("wrn-10-1").encoder.state_dict()), "file")
     assert 0 < loaded.taken < loaded.wanted
     assert f" and {len(loaded.left_out) - 3} more" in loaded.lines()[1]
     assert len(loaded.lines()) == 2
 
 
-def test_older_files_have_no_counters():
+def test_files_without_batch_counters():
     net = network()
-    state = made_up(net.encoder.state_dict())
+    state = random_values(net.encoder.state_dict())
     loaded = pretrained.fill(net, {n: v for n, v in state.items() if "num_batch" not in n}, "file")
     assert loaded.taken == loaded.wanted
     assert loaded.left_out == []
 
 
-def test_nothing_fits_and_nothing_is_changed():
+def test_no_matching_tensor_is_an_error_and_changes_nothing():
     net = network()
     before = copied(net)
     with pytest.raises(UserError) as error:
@@ -156,9 +157,9 @@ def test_nothing_fits_and_nothing_is_changed():
     assert unchanged(net, before, "")
 
 
-def test_half_precision_becomes_the_networks_own():
+def test_half_precision_is_converted_to_the_networks():
     net = network()
-    state = {n: v.half() for n, v in made_up(net.encoder.state_dict()).items()}
+    state = {n: v.half() for n, v in random_values(net.encoder.state_dict()).items()}
     pretrained.fill(net, state, "file")
     assert net.encoder.stem.weight.dtype == torch.float32
     assert torch.equal(net.encoder.stem.weight, state["stem.weight"].float())
@@ -168,8 +169,8 @@ def test_half_precision_becomes_the_networks_own():
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_timm_and_torchvision_name_a_resnet_alike(name):
-    """MoCo v2 is published with torchvision's names."""
+def test_timm_and_torchvision_name_resnet_tensors_equally(name):
+    """MoCo v2's checkpoints have torchvision's names."""
     with torch.device("meta"):
         ours, theirs = timm.create_model(name), torchvision.models.get_model(name)
     shapes = [{n: v.shape for n, v in net.state_dict().items()} for net in (ours, theirs)]
@@ -177,8 +178,8 @@ def test_timm_and_torchvision_name_a_resnet_alike(name):
 
 
 def moco_v2(embedding_dim=16):
-    """A checkpoint as `main_moco.py --mlp` of MoCo v2 writes it, of a ResNet-18."""
-    query = made_up(timm.create_model("resnet18", num_classes=0).state_dict())
+    """A ResNet-18 checkpoint as MoCo v2's `main_moco.py --mlp` writes it."""
+    query = random_values(timm.create_model("resnet18", num_classes=0).state_dict())
     for layer, rows in ((0, 512), (2, embedding_dim)):
         query[f"fc.{layer}.weight"] = torch.rand(rows, 512)
         query[f"fc.{layer}.bias"] = torch.rand(rows)
@@ -195,7 +196,9 @@ def moco_v2(embedding_dim=16):
     return {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": optimizer}
 
 
-@pytest.mark.parametrize("zipped", [True, False])  # the published ones are older than zipping
+@pytest.mark.parametrize(
+    "zipped", [True, False]
+)  # the published files are not zipped
 def test_moco_v2_in_its_published_layout(tmp_path, zipped):
     checkpoint, path = moco_v2(), tmp_path / "moco_v2_200ep_pretrain.pth.tar"
     torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
@@ -216,7 +219,7 @@ def test_moco_v2_in_its_published_layout(tmp_path, zipped):
     ]
 
 
-def test_a_projector_is_taken_whole_or_not_at_all():
+def test_a_projector_is_loaded_completely_or_not_at_all():
     net = network("resnet18", 96, "standard", embedding_dim=8)
     before = copied(net)
     loaded = pretrained.fill(net, moco_v2(embedding_dim=16)["state_dict"], "moco")
@@ -246,7 +249,7 @@ def saved(state, path, under):
 )
 def test_files_of_weights(tmp_path, name, under):
     net = network()
-    state = made_up(net.encoder.state_dict())
+    state = random_values(net.encoder.state_dict())
     path = saved(prefixed("module.", state), tmp_path / name, under)
     pretrained.fill(net, pretrained.read_file(path), name)
     assert_encoder_is(net, state)
@@ -267,7 +270,7 @@ class Evil:
         ([1, 2], "holds no state dict"),
     ],
 )
-def test_files_that_hold_something_else(tmp_path, monkeypatch, content, fragment):
+def test_files_with_other_content_are_refused(tmp_path, monkeypatch, content, fragment):
     monkeypatch.chdir(tmp_path)
     torch.save(content, "x.pt")
     with pytest.raises(UserError, match=fragment) as error:
@@ -278,7 +281,7 @@ def test_files_that_hold_something_else(tmp_path, monkeypatch, content, fragment
 
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors"])
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut off", b"\x80\x02}"])
-def test_files_that_are_no_weights(tmp_path, name, content):
+def test_damaged_files_are_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match="no file of weights, or damaged") as error:
         pretrained.read_file(tmp_path / name)
@@ -297,7 +300,7 @@ def hub(monkeypatch):
         model = create(name, **options)
         if pretrained:
             asked.append(name)
-            model.load_state_dict(made_up(model.state_dict()))
+            model.load_state_dict(random_values(model.state_dict()))
         return model
 
     monkeypatch.setattr(timm, "create_model", create_model)
@@ -311,7 +314,7 @@ def test_timm(hub, source):
     weights, name = pretrained.read_timm(source, "resnet18", 96)
     assert torch.equal(torch.get_rng_state(), before)
     assert hub == ["resnet18" if source == "timm" else "resnet18.a1_in1k"]
-    assert name == "timm:resnet18.a1_in1k"  # what was taken is said in full
+    assert name == "timm:resnet18.a1_in1k"  # the full name of the default
     net = network("resnet18", 96, "standard")
     assert pretrained.fill(net, weights, name).taken == 100
     assert_encoder_is(net, weights)
@@ -327,7 +330,7 @@ def test_timm(hub, source):
         ("timm", "resnet34t", "timm has no weights for net=resnet34t"),
     ],
 )
-def test_what_timm_does_not_have(hub, source, net, fragment):
+def test_unknown_timm_weights(hub, source, net, fragment):
     with pytest.raises(UserError) as error:
         pretrained.read_timm(source, net, 96)
     assert fragment in str(error.value)
@@ -346,41 +349,52 @@ def test_timm_without_a_network(monkeypatch, caplog):
         error.value
     )
     assert "give the file" in str(error.value)
-    assert not caplog.records, "one line is enough"
+    assert not caplog.records
     assert "\n" not in str(error.value)
 
 
 # ----------------------------------------------------------------------------------- a run
 
 
+def plan(data=None, settings=(), **options):
+    return planning.plan(planning.Request(data, settings=settings, **options), CPU)
+
+
 def recipe_from(init):
-    return api.plan(CPU, "digits", None, {"init": str(init), "labels": 20}, TINY)
+    return plan("digits", TINY, init=init, labels=20)
+
+
+def built(recipe, dataset):
+    split = splits.make(dataset, recipe.dataset, recipe.split_seed)
+    return build(recipe, dataset, split, CPU)
+
+
+def load_into(method, recipe, classes):
+    return load_initial(method, recipe.model, recipe.dataset.image_size, classes)
 
 
 @pytest.mark.parametrize("method", methods.METHODS)
-def test_both_networks_of_a_method_begin_there(encoder_file, method):
-    config = methods.config(method)
+def test_network_and_ema_copy_get_the_weights(encoder_file, method):
     encoder = build_encoder("wrn-10-1", 8)
-    built = methods.build(config, encoder, Task(classes=3, unlabelled=6))
-    recipe = Recipe(net="wrn-10-1", image_size=8, method=config, init=str(encoder_file))
-    loaded = begin_from(built, recipe, ["a", "b", "c"])
+    method = methods.build(methods.config(method), encoder, Task(classes=3, unlabelled=6))
+    loaded = load_into(method, recipe_from(encoder_file), ["a", "b", "c"])
     assert loaded.taken == loaded.wanted
     state = torch.load(encoder_file, weights_only=True)
-    assert_encoder_is(built.net, state)
-    for name, value in built.ema.net.state_dict().items():
-        assert torch.equal(value, built.net.state_dict()[name]), name
-    assert not any(p.requires_grad for p in built.ema.net.parameters())
-    assert all(p.requires_grad for p in built.net.parameters())
+    assert_encoder_is(method.net, state)
+    for name, value in method.ema.net.state_dict().items():
+        assert torch.equal(value, method.net.state_dict()[name]), name
+    assert not any(p.requires_grad for p in method.ema.net.parameters())
+    assert all(p.requires_grad for p in method.net.parameters())
 
 
-def test_only_the_weights_are_another_run(encoder_file):
-    """Heads, batches and augmentation are drawn as if nothing had been loaded."""
+def test_loading_weights_changes_no_random_draw(encoder_file):
+    """Heads, batches and augmentation are drawn as without initial weights."""
     dataset = sources.load("digits", encoder_file.parent, 8)
     random, heads = [], []
     for init in (None, str(encoder_file)):
         torch.manual_seed(0)
         recipe = replace(recipe_from(encoder_file), init=init)
-        run = assemble(recipe, dataset, splits.make(dataset, recipe), CPU)
+        run = built(recipe, dataset)
         random.append(torch.get_rng_state())
         heads.append(run.method.net.projector.layers[0].weight)
         assert (run.loaded is None) == (init is None)
@@ -393,7 +407,7 @@ def session(folder, number=-1):
 
 
 def test_a_run_from_a_run(cli, tmp_path):
-    """Same net and same classes: all of it. The command line says so, and the folder."""
+    """Same net and classes: all weights are loaded. stderr and the run folder say so."""
     assert cli("train", "digits", *FAST, "--out", "first")[0] == 0
     code, _, err = cli("train", "digits", *FAST, "--init", "first", "--seed", 1, "--out", "second")
     assert code == 0, err
@@ -401,29 +415,29 @@ def test_a_run_from_a_run(cli, tmp_path):
     noted = session(tmp_path / "second")["init"]
     assert noted["encoder"] == {"taken": 37, "wanted": 37}
     assert (noted["projector"], noted["classifier"]) == ("loaded", "loaded")
-    config = json.loads((tmp_path / "second/config.json").read_text())["recipe"]
-    assert config["init"] == str(tmp_path / "first")
+    assert RunFolder(tmp_path / "second").recipe().model.init == str(tmp_path / "first")
 
     dataset = sources.load("digits", tmp_path, 8)
     recipe = recipe_from(tmp_path / "first")
-    run = assemble(recipe, dataset, splits.make(dataset, recipe), CPU)
+    run = built(recipe, dataset)
     weights = load_file(tmp_path / "first/model.safetensors")
     for net in (run.method.net, run.method.ema.net):
         for name, value in net.state_dict().items():
             assert torch.equal(value, weights[name]), name
 
 
-def test_a_run_of_other_classes_gives_no_classifier(tmp_path):
+def test_the_classifier_of_other_classes_is_not_loaded(tmp_path):
     comatch.train("digits", labels=20, steps=1, settings=TINY, out=tmp_path / "run", progress=False)
-    built = methods.build(methods.config("comatch"), build_encoder("wrn-10-1", 8), Task(classes=10))
-    before = copied(built.net)
-    loaded = begin_from(built, recipe_from(tmp_path / "run"), [f"other {i}" for i in range(10)])
+    encoder = build_encoder("wrn-10-1", 8)
+    method = methods.build(methods.config("comatch"), encoder, Task(classes=10))
+    before = copied(method.net)
+    loaded = load_into(method, recipe_from(tmp_path / "run"), [f"other {i}" for i in range(10)])
     assert loaded.heads["classifier"] == "new (not known to be for these classes)"
     assert loaded.heads["projector"] == "loaded"
-    assert unchanged(built.net, before, "classifier.")
+    assert unchanged(method.net, before, "classifier.")
 
 
-def test_a_run_of_another_net(cli, tmp_path):
+def test_a_run_of_another_net_is_an_error(cli, tmp_path):
     assert cli("train", "digits", *FAST, "--out", "run")[0] == 0
     result = cli("train", "digits", *FAST, "--set", "net=wrn-16-1", "--init", "run", "--out", "b")
     fails(result, "run has net=wrn-10-1 and this run net=wrn-16-1", "--set net=wrn-10-1")
@@ -441,7 +455,7 @@ def fails(result, *fragments):
 
 
 @pytest.mark.parametrize("words", [["--init", "x.pt"], ["--set", "init=x.pt"]])
-def test_mistakes_are_one_line_and_leave_nothing(cli, tmp_path, words):
+def test_invalid_initial_weights_give_one_line_and_no_folder(cli, tmp_path, words):
     command = ["train", "digits", *FAST, *words]
     fails(cli(*command), "x.pt does not exist", "a run folder, a file of weights, or timm")
     (tmp_path / "x.pt").write_text("hello")
@@ -454,7 +468,7 @@ def test_mistakes_are_one_line_and_leave_nothing(cli, tmp_path, words):
     assert not (tmp_path / "runs").exists()
 
 
-def test_from_python_as_a_keyword_or_a_setting(encoder_file, tmp_path):
+def test_init_as_an_argument_or_a_setting(encoder_file, tmp_path):
     options = {"labels": 20, "steps": 1, "progress": False}
     ways = {"a": {"init": encoder_file}, "b": {"settings": {"init": str(encoder_file)}}}
     for name, way in ways.items():
@@ -464,8 +478,8 @@ def test_from_python_as_a_keyword_or_a_setting(encoder_file, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_resumed_run_does_not_look_again(encoder_file, tmp_path, monkeypatch):
-    """Stopped on the way, and what it began from is gone: it ends as if nothing had happened."""
+def test_a_resumed_run_does_not_need_the_initial_weights(encoder_file, tmp_path, monkeypatch):
+    """The run is interrupted and the file deleted. The resume is bit-exact."""
     settings = {**TINY, "checkpoint_every": 1, "eval_every": 2}
     options = {"labels": 20, "steps": 3, "init": encoder_file, "progress": False}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -486,7 +500,7 @@ def test_a_resumed_run_does_not_look_again(encoder_file, tmp_path, monkeypatch):
     assert "init" not in session(broken, 1)
 
 
-def test_before_the_first_checkpoint_it_must_still_be_there(encoder_file, tmp_path):
+def test_without_a_checkpoint_a_resume_needs_the_initial_weights(encoder_file, tmp_path):
     options = {"labels": 20, "steps": 1, "init": encoder_file, "settings": TINY, "progress": False}
     comatch.train("digits", **options, out=tmp_path / "run")
     (tmp_path / "run/last.pt").unlink()
@@ -496,7 +510,7 @@ def test_before_the_first_checkpoint_it_must_still_be_there(encoder_file, tmp_pa
         comatch.train("digits", **options, out=tmp_path / "run", resume=True)
 
 
-def test_a_relative_path_is_the_same_when_it_goes_on(cli, encoder_file, tmp_path):
+def test_a_resume_accepts_the_same_relative_path(cli, encoder_file, tmp_path):
     command = ["train", "digits", *FAST, "--init", encoder_file.name, "--out", "run"]
     assert cli(*command)[0] == 0
     encoder_file.unlink()
@@ -504,7 +518,7 @@ def test_a_relative_path_is_the_same_when_it_goes_on(cli, encoder_file, tmp_path
     fails(cli(*command[:-4], "--init", "b.pt", "--out", "run", "--resume"), "init is")
 
 
-def test_a_comparison_begins_there_too(encoder_file, tmp_path):
+def test_a_comparison_loads_initial_weights(encoder_file, tmp_path):
     options = {"methods": ["supervised"], "labels": 20, "steps": 1, "seeds": [0], "progress": False}
     settings = {key: TINY[key] for key in TINY if key != "bank_size"}
     with pytest.raises(UserError, match="does not exist"):
@@ -531,14 +545,14 @@ def test_a_comparison_begins_there_too(encoder_file, tmp_path):
     ],
 )
 def test_a_run_with_weights_has_its_own_learning_rate(settings, lr):
-    assert api.plan(CPU, "digits", None, {}, settings).lr == lr
+    assert plan("digits", settings).optim.lr == lr
     texts = [f"{key}={value}" for key, value in settings.items()]
-    assert api.plan(CPU, "digits", None, {}, texts).lr == lr
+    assert plan("digits", texts).optim.lr == lr
 
 
-def test_muon_is_for_random_weights_unless_it_is_asked_for():
+def test_initial_weights_are_trained_with_sgd_unless_muon_is_set():
     def optimizer(*settings):
-        return api.plan(CPU, "folder", None, {"data": "images"}, settings).optimizer
+        return plan("images", settings, recipe="folder").optim.optimizer
 
     assert optimizer() == "muon"
     assert optimizer("init=timm") == "sgd"
@@ -546,8 +560,8 @@ def test_muon_is_for_random_weights_unless_it_is_asked_for():
 
 
 @pytest.mark.parametrize("name", ["imagenet-1pct", "imagenet-10pct"])
-def test_the_papers_learning_rates(name):
-    """Section 4.2: 0.1, and 0.03 for models that begin from MoCo v2."""
-    assert api.plan(CPU, name, None, {"data": "images"}, {}).lr == 0.1
-    begun = api.plan(CPU, name, None, {"data": "images", "init": "moco.pth.tar"}, {})
-    assert begun.lr == 0.03
+def test_the_papers_learning_rates(name, tmp_path):
+    """Section 4.2: 0.1, and 0.03 for models initialised with MoCo v2."""
+    assert plan("images", recipe=name).optim.lr == 0.1
+    (tmp_path / "moco.pth.tar").touch()
+    assert plan("images", recipe=name, init=tmp_path / "moco.pth.tar").optim.lr == 0.03

@@ -1,4 +1,4 @@
-"""What one rank does in the tests: `python one_rank.py JOB ...`, by torchrun or started by hand."""
+"""One rank of the tests: `python one_rank.py JOB ...`, started by torchrun or directly."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ import torch
 from comatch import distributed, methods
 from comatch.nets import build_encoder
 from comatch.nets.sync_batchnorm import sync_batchnorm
-from comatch.training import loop, progress
+from comatch.training import signals, state
 from comatch.types import Batch, Task
 from helpers import random_batches
 
 CLASSES, B, MU, STEPS = 4, 4, 2, 6
 TASK = Task(CLASSES, steps=STEPS, unlabelled=20, epoch=2)
-DRAWS = {"mixmatch", "remixmatch", "vat"}  # random numbers in their forward: other ones on a rank
+DRAWS = {"mixmatch", "remixmatch", "vat"}  # forward draws random numbers, different on each rank
 # A bank that wraps around and a threshold that some images pass.
 SETTINGS = {
     "comatch": {"bank_size": 20, "threshold": 0.4, "alignment_window": 3, "edge_threshold": 0.2},
@@ -36,7 +36,7 @@ def build(name, **settings):
 
 
 def batches(method):
-    """This rank's part of the same batches everywhere."""
+    """This rank's part of the batches, which are the same in every process."""
     some, more = distributed.share(B), distributed.share(B * MU)
     whole = random_batches(STEPS, B, B * MU, len(method.views), CLASSES, TASK.unlabelled)
     for x, y, u, rows in whole:
@@ -44,7 +44,7 @@ def batches(method):
 
 
 def learn(name, compiled=False, **settings):
-    """The loss of every step, and everything that the method holds at the end."""
+    """The loss of every step, and the state of the method at the end."""
     method = build(name, **settings)
     module = torch.compile(method, backend="aot_eager", fullgraph=True) if compiled else method
     forward = distributed.wrap(module)
@@ -63,23 +63,21 @@ def learn(name, compiled=False, **settings):
 
 
 def cases():
-    """Name of a case -> what `learn` is asked for."""
+    """The name of each case and its arguments to `learn`."""
     yield from ((name, {"name": name}) for name in methods.METHODS)
     yield "comatch, graph of the paper", {"name": "comatch", "graph": "paper"}
-    for kind in ("adaptive", "classwise", "soft"):
-        more = {"selection": kind, "selection_decay": 0.7}
-        yield f"comatch, {kind}", {"name": "comatch", "ema_warmup": True, **more}
+    yield "comatch, adaptive", {"name": "comatch", "selection": "adaptive", "selection_decay": 0.7}
     yield "comatch_momentum, compiled", {"name": "comatch_momentum", "compiled": True}
 
 
 def learn_all(folder):
-    """Every case; and what a rank is told of a mistake."""
+    """Every case, and the errors of ranks that do not fit together."""
     import comatch
     from helpers import TINY
 
     distributed.join()
     rank = distributed.rank()
-    result = {case: learn(**what) for case, what in cases()}
+    result = {case: learn(**arguments) for case, arguments in cases()}
     for case, data, change in (
         ("other images", f"images-{rank}", {}),
         ("other settings", "images-0", {"lr": 0.03 + rank}),
@@ -96,8 +94,8 @@ def learn_all(folder):
 
 
 def killed(after):
-    """The command line, on which rank 1 is killed right after a checkpoint, but not twice."""
-    save = loop.save
+    """The command line. Rank 1 is killed right after a checkpoint, once."""
+    save = state.save
 
     def save_and_die(folder, run, step, *rest):
         save(folder, run, step, *rest)
@@ -105,29 +103,29 @@ def killed(after):
             assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
             os.kill(os.getpid(), signal.SIGKILL)
 
-    loop.save = save_and_die
+    state.save = save_and_die
 
 
 def stopped(after):
-    """The command line, on which only rank 1 is asked to stop."""
+    """The command line. Rank 1 alone is asked to stop."""
 
-    class StopsAt(progress.StopRequest):
-        looks = 0
+    class StopsAt(signals.StopRequest):
+        questions = 0
 
         @property
         def asked(self):
-            self.looks += 1
-            return distributed.rank() == 1 and self.looks >= after
+            self.questions += 1
+            return distributed.rank() == 1 and self.questions >= after
 
         @asked.setter
         def asked(self, value):
             pass
 
-    progress.StopRequest = StopsAt
+    signals.StopRequest = StopsAt
 
 
 def count_threads():
-    """After parting, says how many threads are left: the group has some of its own."""
+    """Print the number of threads after `leave`, since the process group has some of its own."""
     leave = distributed.leave
 
     def leave_and_count():

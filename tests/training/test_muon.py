@@ -1,4 +1,4 @@
-"""Muon against a twin that takes one matrix after the other."""
+"""Muon against a reference implementation that updates one matrix after the other."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ from comatch.types import Task
 
 
 class Encoder(nn.Module):
-    """Wide and tall matrices, equal and odd ones, some above the size at which stacks part."""
+    """Wide and tall matrices, equal and unequal ones, some too large to share a stack."""
 
     num_features = 80
 
@@ -37,7 +37,7 @@ def make(**settings):
     return method.to(memory_format=torch.channels_last), recipe
 
 
-def give_gradients(method, seed):
+def set_gradients(method, seed):
     generator = torch.Generator().manual_seed(seed)
     for p in method.parameters():
         if p.requires_grad:
@@ -45,7 +45,7 @@ def give_gradients(method, seed):
             p.grad = torch.empty_like(p).copy_(torch.randn(p.shape, generator=generator))
 
 
-def test_singular_values_come_near_one():
+def test_orthogonal_brings_singular_values_near_one():
     torch.manual_seed(0)
     stack = torch.randn(5, 16, 40, dtype=torch.float64)
     u, _, v = torch.linalg.svd(stack, full_matrices=False)
@@ -56,12 +56,12 @@ def test_singular_values_come_near_one():
     assert F.cosine_similarity(done.flatten(1), (u @ v).flatten(1)).min() > 0.95
 
 
-def test_nothing_comes_of_nothing():
+def test_orthogonal_of_zeros_is_zero():
     assert torch.equal(orthogonal(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 
 
-def twin_direction(gradient):
-    """One matrix, wide or tall, with nothing around it."""
+def reference_direction(gradient):
+    """The update of one matrix, wide or tall."""
     a, b, c = POLYNOMIAL
     matrix = gradient.flatten(1)
     rows, columns = matrix.shape
@@ -74,10 +74,10 @@ def twin_direction(gradient):
 
 
 @pytest.mark.parametrize("decay", [None, 0.1])
-def test_steps_are_those_of_the_twin(decay):
+def test_steps_agree_with_the_reference(decay):
     method, recipe = make(lr=0.03, muon_lr=0.5, momentum=0.8, weight_decay=0.2, muon_decay=decay)
     lr = torch.zeros((), dtype=torch.float64)
-    optimizer = build(method, lr, recipe)
+    optimizer = build(method, lr, recipe.optim)
     assert isinstance(optimizer, Muon)
     matrices = {n: p for n, p in method.net.encoder.named_parameters() if p.ndim >= 2}
     assert len(matrices) == 6
@@ -85,69 +85,70 @@ def test_steps_are_those_of_the_twin(decay):
     velocity = {n: torch.zeros_like(p) for n, p in matrices.items()}
     decay = 0.2 if decay is None else decay
     for step, share in enumerate((1.0, 0.7, 0.1)):
-        give_gradients(method, step)
+        set_gradients(method, step)
         lr.fill_(0.03 * share)
         for n, p in matrices.items():
             velocity[n] = 0.8 * velocity[n] + 0.2 * p.grad
-            direction = twin_direction(0.2 * p.grad + 0.8 * velocity[n])
+            direction = reference_direction(0.2 * p.grad + 0.8 * velocity[n])
             weights[n] = weights[n] - 0.5 * share * (direction + decay * weights[n])
         optimizer.step()
         for n, p in matrices.items():
             torch.testing.assert_close(p.detach(), weights[n], rtol=1e-9, atol=1e-11, msg=n)
 
 
-def test_the_rest_is_left_to_sgd():
+def test_sgd_updates_the_other_parameters():
     method, recipe = make(momentum=0.8, weight_decay=0.2)
-    twin = copy.deepcopy(method)
+    other = copy.deepcopy(method)
     lr = torch.tensor(0.03, dtype=torch.float64)
-    optimizer, sgd = build(method, lr, recipe), build_sgd(twin, lr, 0.8, 0.2, decay_norms=False)
+    optimizer = build(method, lr, recipe.optim)
+    sgd = build_sgd(other, lr, 0.8, 0.2, decay_norms=False)
     for step in range(3):
-        for each, by in ((method, optimizer), (twin, sgd)):
-            give_gradients(each, step)
+        for each, by in ((method, optimizer), (other, sgd)):
+            set_gradients(each, step)
             by.step()
-    theirs = dict(twin.named_parameters())
+    theirs = dict(other.named_parameters())
     for name, p in method.named_parameters():
         turned = p.requires_grad and name.startswith("net.encoder") and p.ndim >= 2
         assert torch.equal(p, theirs[name]) != turned, name
 
 
-def test_every_parameter_is_moved_once():
+def test_every_parameter_is_updated_once():
     method, recipe = make()
-    optimizer = build(method, torch.tensor(0.03), recipe)
+    optimizer = build(method, torch.tensor(0.03), recipe.optim)
     moved = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(moved) == sorted(id(p) for p in method.parameters() if p.requires_grad)
 
 
-def test_the_paper_s_network_takes_two_stacks():
+def test_wrn_28_2_has_two_stacks():
     """28 convolutions of ten shapes, so few kernels do."""
     matrices = [p for p in build_encoder("wrn-28-2", 32).parameters() if p.ndim >= 2]
     shapes = [tuple(shape) for shape in Stacks(matrices, 1.0).shapes]
     assert shapes == [(20, 64, 576), (8, 128, 1152)]
 
 
-def test_state_round_trips_and_never_moves():
+def test_state_round_trip_keeps_addresses():
     method, recipe = make()
     lr = torch.tensor(0.03, dtype=torch.float64)
-    optimizer = build(method, lr, recipe)
+    optimizer = build(method, lr, recipe.optim)
     for step in range(2):
-        give_gradients(method, step)
+        set_gradients(method, step)
         optimizer.step()
-    twin = copy.deepcopy(method)
-    other = build(twin, lr, recipe)
+    copied = copy.deepcopy(method)
+    other = build(copied, lr, recipe.optim)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     (velocity,) = (optimizer.state[p]["momentum_buffer"] for p in optimizer.matrices[:1])
     address = velocity.data_ptr()
     for step in (2, 3):
-        for each, by in ((method, optimizer), (twin, other)):
-            give_gradients(each, step)
+        for each, by in ((method, optimizer), (copied, other)):
+            set_gradients(each, step)
             by.step()
     assert velocity.data_ptr() == address
-    for a, b in zip(method.parameters(), twin.parameters(), strict=True):
+    for a, b in zip(method.parameters(), copied.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_any_method_may_use_it():
+def test_muon_for_every_method():
     for name in methods.METHODS:
         recipe = replace(recipes.get("cifar10", name), optimizer="muon")
         method = methods.build(recipe.method, build_encoder("wrn-10-1", 8), Task(3, unlabelled=6))
-        assert isinstance(build(method, torch.tensor(0.03), recipe), Muon)
+        assert isinstance(build(method, torch.tensor(0.03), recipe.optim), Muon)

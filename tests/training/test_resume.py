@@ -1,4 +1,4 @@
-"""A run that is killed and continued ends exactly like one that never was."""
+"""A run that is stopped or killed and then resumed ends bit-identical to an uninterrupted one."""
 
 import json
 import math
@@ -7,13 +7,11 @@ import time
 
 import pytest
 import torch
-from test_step import LEVERS
 
 import comatch
-from comatch import methods, recipes
-from comatch.config import settings_of
-from comatch.training import loop
-from helpers import TINY_WORDS, assert_same, start
+from comatch import methods
+from comatch.training import loop, state
+from helpers import TINY_WORDS, VARIANTS, assert_same, interrupt_at, settings_for, start
 
 STEPS = 24
 
@@ -24,7 +22,7 @@ def train_words(out):
 
 
 def run_until(process, file, lines):
-    """Waits until the journal has so many lines."""
+    """Wait until metrics.jsonl has this many lines."""
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         if file.exists() and file.read_bytes().count(b"\n") >= lines:
@@ -34,12 +32,12 @@ def run_until(process, file, lines):
 
 
 def state_of(folder):
-    state = torch.load(folder / "last.pt", weights_only=True)
-    return {key: value for key, value in state.items() if key != "seconds"}
+    saved = torch.load(folder / "last.pt", weights_only=True)
+    return {key: value for key, value in saved.items() if key != "seconds"}
 
 
 @pytest.mark.slow
-def test_killed_interrupted_and_resumed_is_byte_identical(tmp_path):
+def test_a_killed_run_resumes_bit_exactly(tmp_path):
     whole = start(*train_words("whole"), cwd=tmp_path)
     _, err = whole.communicate(timeout=300)
     assert whole.returncode == 0, err
@@ -57,7 +55,7 @@ def test_killed_interrupted_and_resumed_is_byte_identical(tmp_path):
             assert "everything up to there is saved" in err
             assert "--out broken" in err
             assert "--resume" in err
-    # The message of an interrupted run says that this is enough to go on:
+    # The command that the interrupted run printed:
     last = start("train", "--out", "broken", "--resume", cwd=tmp_path)
     _, err = last.communicate(timeout=300)
     assert last.returncode == 0, err
@@ -73,28 +71,14 @@ def test_killed_interrupted_and_resumed_is_byte_identical(tmp_path):
     assert len(json.loads((broken / "environment.json").read_text())["sessions"]) == 4
 
 
-def test_stopping_between_two_log_points_loses_no_metric(tmp_path, tiny, monkeypatch):
-    """The sums of a half interval are part of the checkpoint."""
-    from comatch.training.progress import StopRequest
-
+def test_stopping_between_two_log_points_keeps_the_metrics(tmp_path, tiny, monkeypatch):
+    """The sums of the unfinished interval are part of the checkpoint."""
     options = {"labels": 20, "steps": 6, "device": "cpu", "progress": False}
     settings = {**tiny, "log_every": 4, "checkpoint_every": 100}
     comatch.train("digits", **options, out=tmp_path / "whole", settings=settings)
 
-    class StopsAt(StopRequest):
-        looks = 0
-
-        @property
-        def asked(self):
-            self.looks += 1
-            return self.looks >= 3  # one look a step: between two log points
-
-        @asked.setter
-        def asked(self, value):
-            pass
-
     with monkeypatch.context() as patch:
-        patch.setattr("comatch.training.progress.StopRequest", StopsAt)
+        interrupt_at(patch, 3)
         with pytest.raises(loop.Interrupted) as stopped:
             comatch.train("digits", **options, out=tmp_path / "broken", settings=settings)
     assert stopped.value.step == 3
@@ -104,7 +88,7 @@ def test_stopping_between_two_log_points_loses_no_metric(tmp_path, tiny, monkeyp
         assert whole == broken, name
 
 
-def test_a_finished_run_is_returned_as_it_is(tmp_path, tiny):
+def test_resuming_a_finished_run_returns_it(tmp_path, tiny):
     options = {"labels": 20, "steps": 2, "out": tmp_path / "run", "progress": False}
     first = comatch.train("digits", **options, settings=tiny)
     again = comatch.train("digits", **options, settings=tiny, resume=True)
@@ -113,33 +97,30 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path, tiny):
 
 @pytest.mark.parametrize("left", [["config.json.part"], ["config.json"]])
 def test_killed_before_the_first_step(tmp_path, tiny, left):
-    """Whatever a kill leaves of a young run folder, --resume makes a run of it."""
+    """--resume works with whatever a kill leaves in a new run folder."""
     options = {"labels": 20, "steps": 2, "progress": False, "settings": tiny, "resume": True}
-    whole, young = tmp_path / "whole", tmp_path / "young"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     comatch.train("digits", **options, out=whole)
-    young.mkdir()
+    killed.mkdir()
     for name in left:
-        (young / name).write_bytes((whole / name.removesuffix(".part")).read_bytes())
-    comatch.train("digits", **options, out=young)
+        (killed / name).write_bytes((whole / name.removesuffix(".part")).read_bytes())
+    comatch.train("digits", **options, out=killed)
     for name in ("split.json", "model.safetensors", "metrics.jsonl"):
-        assert (whole / name).read_bytes() == (young / name).read_bytes()
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
 
 
 @pytest.mark.parametrize("method", methods.METHODS)
-def test_every_method_learns_digits_and_goes_on(tmp_path, tiny, monkeypatch, method):
-    """A few steps: finite, and stopped in the middle the same as whole, with all it remembers."""
-    config = recipes.get("digits", method)
-    known = {**settings_of(config), **settings_of(config.method)}
-    settings = {key: value for key, value in tiny.items() if key in known}
-    goes_on(tmp_path, settings, monkeypatch, method)
+def test_every_method_resumes_exactly(tmp_path, monkeypatch, method):
+    check_resume(tmp_path, settings_for(method), monkeypatch, method)
 
 
-@pytest.mark.parametrize("lever", LEVERS)
-def test_every_lever_goes_on(tmp_path, tiny, monkeypatch, lever):
-    goes_on(tmp_path, {**tiny, **LEVERS[lever]}, monkeypatch, "comatch")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_resumes_exactly(tmp_path, tiny, monkeypatch, variant):
+    check_resume(tmp_path, {**tiny, **VARIANTS[variant]}, monkeypatch, "comatch")
 
 
-def goes_on(tmp_path, settings, monkeypatch, method):
+def check_resume(tmp_path, settings, monkeypatch, method):
+    """Stop after a checkpoint and resume: the end is that of an uninterrupted run, all finite."""
     options = {"labels": 20, "steps": 6, "method": method, "device": "cpu", "progress": False}
 
     def train(out, resume=False):
@@ -149,14 +130,14 @@ def goes_on(tmp_path, settings, monkeypatch, method):
         return run.path
 
     whole = train("whole")
-    save = loop.save
+    save = state.save
 
     def stop(folder, run, step, *rest):
         save(folder, run, step, *rest)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "save", stop)
+        patch.setattr(state, "save", stop)
         with pytest.raises(KeyboardInterrupt):
             train("parts")
     assert 0 < state_of(tmp_path / "parts")["step"] < 6

@@ -1,4 +1,4 @@
-"""A run on images that are read while it trains: the same story as with resident ones."""
+"""Training on images that are read from disk."""
 
 import json
 import shutil
@@ -9,11 +9,12 @@ import torch
 from PIL import Image
 
 import comatch
-from comatch import api
+from comatch.data import splits
 from comatch.data.streaming import Streaming
 from comatch.errors import UserError
-from comatch.training import loop
-from comatch.training.build import assemble
+from comatch.planning import Request, load_dataset, plan
+from comatch.training import state
+from comatch.training.build import build
 from helpers import TINY
 
 SETTINGS = {**TINY, "stream": "yes", "workers": 2, "mu": 2, "batch": 10}
@@ -22,7 +23,7 @@ OPTIONS = {"labels": 20, "steps": 7, "device": "cpu", "progress": False}
 
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory):
-    """Stripes that stand and stripes that lie, as JPEGs of many shapes in ImageNet's layout."""
+    """Vertical and horizontal stripes: JPEGs of many shapes, in ImageNet's layout."""
     root, random = tmp_path_factory.mktemp("data") / "imagenet", np.random.default_rng(0)
     for part, count in (("train", 60), ("val", 8)):
         for kind in ("standing", "lying"):
@@ -54,7 +55,7 @@ def test_a_run_from_files(imagenet, tmp_path, cli):
     split = json.loads((run.path / "split.json").read_text())
     assert all(name.startswith("train/") for name in split["labelled"])
     assert comatch.evaluate(run, device="cpu").top1 == pytest.approx(run.summary["top1"])
-    # Predicting looks at the same middle of the same square.
+    # Prediction crops the images as evaluation does.
     names = sorted((imagenet / "val").rglob("*.JPEG"))
     labels = comatch.load(run, device="cpu").predict(names).labels
     right = [label == path.parent.name for label, path in zip(labels, names, strict=True)]
@@ -63,16 +64,16 @@ def test_a_run_from_files(imagenet, tmp_path, cli):
     assert code == 0, err
 
 
-def test_a_stopped_run_goes_on_exactly(imagenet, tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_exactly(imagenet, tmp_path, monkeypatch):
     train(imagenet, tmp_path / "whole")
-    save = loop.save
+    save = state.save
 
     def stop(folder, run, step, *rest):
         save(folder, run, step, *rest)
         if step == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "save", stop)
+    monkeypatch.setattr(state, "save", stop)
     with pytest.raises(KeyboardInterrupt):
         train(imagenet, tmp_path / "parts")
     monkeypatch.undo()
@@ -85,29 +86,30 @@ def test_a_stopped_run_goes_on_exactly(imagenet, tmp_path, monkeypatch):
     assert torch.equal(states[0]["data"]["unreadable"], states[1]["data"]["unreadable"])
 
 
-def test_statistics_are_measured_on_some(imagenet):
+def test_channel_statistics_are_measured_on_a_sample(imagenet):
     with pytest.warns(UserWarning, match="1 images cannot be read"):
-        run = assembled(imagenet, "comatch")
-    assert isinstance(run.data, Streaming)
+        run = build_run(imagenet, "comatch")
+    assert isinstance(run.feed, Streaming)
     assert ((run.mean > 0.3) & (run.mean < 0.6)).all()
-    assert run.data.images.shape == (30, 3, 9, 9)
+    assert run.feed.images.shape == (30, 3, 9, 9)
 
 
-def assembled(imagenet, method, device="cpu", **settings):
-    words = {"mean": (0.4,) * 3, "std": (0.3,) * 3} if method != "comatch" else {}
+def build_run(imagenet, method, device="cpu", **settings):
+    channels = {"mean": (0.4,) * 3, "std": (0.3,) * 3} if method != "comatch" else {}
     tiny = {k: v for k, v in SETTINGS.items() if method == "comatch" or k != "bank_size"}
-    given = {"data": str(imagenet), "labels": 20}
-    place = torch.device(device)
-    recipe = api.plan(place, "folder", method, given, {**tiny, **words, **settings})
-    dataset = api.open_data(recipe, imagenet, progress=False)
-    split = api.splits.make(dataset, recipe)
-    return assemble(recipe, dataset, split, place)
+    settings = {**tiny, **channels, **settings}
+    where = torch.device(device)
+    request = Request(imagenet, method, "folder", labels=20, settings=settings)
+    recipe = plan(request, where)
+    dataset = load_dataset(recipe.dataset, recipe.streaming, imagenet, progress=False)
+    split = splits.make(dataset, recipe.dataset, recipe.split_seed)
+    return build(recipe, dataset, split, where)
 
 
-def test_labels_alone(imagenet):
-    run = assembled(imagenet, "supervised")
+def test_a_method_without_unlabelled_images(imagenet):
+    run = build_run(imagenet, "supervised")
     run.step(0)
-    assert run.data.draw().u.shape == (0, 3, 9, 9)
+    assert run.feed.draw().u.shape == (0, 3, 9, 9)
     assert run.step.meter.read()["finite_steps"] == 1
 
 
@@ -116,21 +118,22 @@ def test_labels_alone(imagenet):
 def test_a_captured_step_reads_each_new_batch(imagenet, tmp_path, method):
     whole = shutil.copytree(imagenet, tmp_path / "whole")
     lying = whole / "train" / "lying"
-    shutil.copy(lying / "lying_8.JPEG", lying / "lying_7.JPEG")  # or another takes its place
-    run = assembled(whole, method, "cuda", engine="captured")
-    places = None
+    # A damaged image would be replaced by another one.
+    shutil.copy(lying / "lying_8.JPEG", lying / "lying_7.JPEG")
+    run = build_run(whole, method, "cuda", engine="captured")
+    addresses = None
     for step in range(12):
         run.step(step)
-        draw = run.data.draw()
-        places = places or [tensor.data_ptr() for tensor in draw]
-        assert [tensor.data_ptr() for tensor in draw] == places
-        rows = run.data.shuffle_x.at(step)
-        assert draw.y.tolist() == run.data.parts[0].labels[rows].tolist()
-    assert run.step._go.graph is not None, run.step._go.reason
+        draw = run.feed.draw()
+        addresses = addresses or [tensor.data_ptr() for tensor in draw]
+        assert [tensor.data_ptr() for tensor in draw] == addresses
+        rows = run.feed.shuffle_x.at(step)
+        assert draw.y.tolist() == run.feed.parts[0].labels[rows].tolist()
+    assert run.step.run.graph is not None, run.step.run.reason
     sums = run.step.meter.read()
     assert sums["steps"] == sums["finite_steps"] == 12
 
 
-def test_a_method_that_looks_at_everything(imagenet):
+def test_a_method_that_needs_all_images(imagenet):
     with pytest.raises(UserError, match=r"all images at once.*stream=no"):
-        assembled(imagenet, "label_propagation")
+        build_run(imagenet, "label_propagation")

@@ -12,27 +12,34 @@ import torch
 from torch import Tensor
 
 from comatch.augment import colour, geometry
-from comatch.config import check_name
+from comatch.config import Config, check_name, setting
 
 
 @dataclass(frozen=True)
-class Views:
+class ViewConfig(Config):
     """What the views of one data set have in common."""
 
-    flip: bool = True
-    """Whether a mirrored image is still one of its class: not so for digits."""
-    weak_crop: str = "pad"
-    """"pad": shifted by a few pixels; "resized": any part of the image, enlarged."""
-    pad: int = 4
-    """How far a padded crop is shifted, in pixels."""
-    min_area: float = 0.2
-    """The smallest share of the image that a resized crop keeps."""
-    cutout: float = 0.5
-    """Side of the square that the strong view covers, as a share of the image's side."""
-    size: int | None = None
-    """Side of the views; none: that of the images."""
-    fill: float = 128.0
-    """The grey of that square, and of what an affine map uncovers."""
+    flip: bool = setting(True, "mirror images at random: not for digits, say")
+    weak_crop: str = setting(
+        "pad",
+        "weak view: pad (shift by a few pixels) or resized (enlarge a random part)",
+        choices=("pad", "resized"),
+    )
+    pad: int = setting(4, "largest shift of a pad crop in pixels", least=0)
+    min_area: float = setting(
+        0.2, "smallest share of the image that a resized crop keeps", above=0, most=1
+    )
+    cutout: float = setting(
+        0.5, "side of the grey square as a share of the image's side", least=0, most=1
+    )
+
+
+@dataclass(frozen=True)
+class Views(ViewConfig):
+    """The settings of the views with the two values that no recipe changes."""
+
+    size: int | None = None  # side of the views; none: that of the images
+    fill: float = 128.0  # the grey of the square, and of what an affine map uncovers
 
 
 Policy = Callable[[Tensor, Views], Tensor]

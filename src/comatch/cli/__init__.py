@@ -5,25 +5,26 @@ import warnings
 
 import typer
 
-from comatch import compiler_cache as cache
-from comatch import launch
+from comatch import compiler_cache, launch
 from comatch.cli import (
     bench,
-    catalogue,
-    classifier,
     compare,
+    evaluate,
     export,
+    methods,
+    predict,
+    recipes,
     report,
     reproduce,
     train,
     transfer,
 )
-from comatch.cli.console import err, fail, fail_of_many, warn
+from comatch.cli.console import err, fail, fail_as_rank, warn
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
 
 app = typer.Typer(
     name="comatch",
-    help="An image classifier from a handful of labels and many unlabelled images.",
+    help="Learn an image classifier from few labels and many unlabelled images.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,13 +33,13 @@ app = typer.Typer(
 for command in (  # in the order in which --help lists them
     train.train,
     compare.compare,
-    classifier.evaluate,
-    classifier.predict,
+    evaluate.evaluate,
+    predict.predict,
     export.export,
     report.report,
     bench.bench,
-    catalogue.methods,
-    catalogue.recipes,
+    methods.methods,
+    recipes.recipes,
 ):
     app.command()(command)
 app.add_typer(reproduce.app, name="reproduce")
@@ -46,12 +47,12 @@ app.add_typer(transfer.app, name="transfer")
 
 
 def main() -> None:
-    """Runs the command line; a mistake is one line and exit code 2, never a traceback."""
+    """Run the command line. A user error is one line and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: warn(str(message))
-    cache.keep_bytecode()
+    compiler_cache.keep_bytecode()
     try:
         if launch.several() and sys.argv[1:2] != ["train"]:
-            raise UserError("only `comatch train` works in several processes: leave torchrun out")
+            raise UserError("only `comatch train` runs in several processes: leave torchrun out")
         app()
     except UserError as error:
         fail(str(error))
@@ -61,8 +62,8 @@ def main() -> None:
         err.print("stopped")
         sys.exit(130)
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch is not imported just to ask
+        if type(error).__name__ == "OutOfMemoryError":  # without importing torch
             fail(TOO_LITTLE_MEMORY)
         if launch.several():
-            fail_of_many(error)
+            fail_as_rank(error)
         raise

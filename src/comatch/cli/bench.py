@@ -1,11 +1,11 @@
-"""`comatch bench`: how fast a step is on this machine."""
+"""`comatch bench`: how fast a training step is on this machine."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from comatch.cli.console import err, out
+from comatch.cli.console import err, loading_torch, out
 from comatch.cli.options import DeviceOption, SetOption
 from comatch.errors import UserError
 
@@ -21,72 +21,76 @@ def bench(
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Instead: how fast this folder is read, decoded and augmented."
+            metavar="DIR", help="Measure how fast the images of this folder are read instead."
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Threads and processes for --data (default: one a core).")
+        int | None,
+        typer.Option(help="Processes that read images, for --data (default: one a core)."),
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Where the recipe's data lies (default: images are made up)."),
+        typer.Option(help="Use the recipe's data, kept in this folder (default: random images)."),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Classes of made-up images (default: 10).")
+        int | None, typer.Option(help="Number of classes of random images (default: 10).")
     ] = None,
     settings: SetOption = None,
     vary: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY=V,V,...", help="One row for each value of a setting, or of classes."
+            metavar="KEY=V,V,...", help="Measure one row for each value of a setting or of classes."
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="Steps that each repetition times (default: by their speed)."),
+        typer.Option(help="Steps in each repetition (default: as many as take 0.2 seconds)."),
     ] = None,
-    twin: Annotated[
-        bool, typer.Option(help="Also time the same step in plain eager float32.")
+    reference: Annotated[
+        bool, typer.Option(help="Also time a reference implementation: eager, float32.")
     ] = True,
     device: DeviceOption = "auto",
     table: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write it to this file.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the result to FILE.")
     ] = None,
 ) -> None:
-    """Measure how fast a training step is here, and how far from what the machine can do.
+    """Measure how fast a training step is, and compare it with the limits of the machine.
 
-    [bold]comatch bench[/]                                   stages, rates, limits, plain twin
+    [bold]comatch bench[/]                                   stages, rates, limits, reference
     [bold]comatch bench --recipe stl10 --json stl10.json[/]
     [bold]comatch bench --vary mu=1,3,7,15[/]                cost as the step's work grows
-    [bold]comatch bench --data IMAGENET[/]                   images from a disk, and a DataLoader
+    [bold]comatch bench --data IMAGENET[/]                   reading images from a disk
     """
-    from comatch import api, recipes
-    from comatch.commands import bench as meter
-    from comatch.commands.report import tables
-    from comatch.config import Recipe, parse, replace
+    with loading_torch():
+        from comatch import planning, recipes
+        from comatch.commands.bench import Source, random_images, run, run_images, tables
+    from comatch.config import replace
     from comatch.data import splits
     from comatch.data.splits import Split
+    from comatch.device import choose_device
     from comatch.files import write_json
+    from comatch.training.recipe import Recipe
     from comatch.types import Dataset
 
-    where = api.choose_device(device)
-    usual = "imagenet-1pct" if data else "cifar10" if where.type == "cuda" else "digits"
-    planned = recipes.get(recipe or usual, method)
-    given = parse(planned, settings or [])
+    where = choose_device(device)
+    default = "imagenet-1pct" if data else "cifar10" if where.type == "cuda" else "digits"
+    planned = recipes.get(recipe or default, method)
+    given = planning.typed(planned, settings or [])
     planned = replace(planned, **given)
-    source: meter.Source = meter.made_up
+    source: Source = random_images
     if data_dir is not None or "data" in given:
-        planned = api.complete(planned, given)
+        planned = planning.complete(planned, given)
         if classes is not None or (vary or "").startswith("classes="):
             raise UserError("real images have the classes they have: leave --data-dir out")
 
-        def real(recipe: Recipe, _: int) -> tuple[Dataset, Split]:
-            dataset = api.open_data(recipe, data_dir or Path("data"), progress=False)
-            return dataset, splits.make(dataset, recipe)
+        def real_images(recipe: Recipe, _: int) -> tuple[Dataset, Split]:
+            home = data_dir or Path("data")
+            dataset = planning.load_dataset(recipe.dataset, recipe.streaming, home, progress=False)
+            return dataset, splits.make(dataset, recipe.dataset, recipe.split_seed)
 
-        source = real
+        source = real_images
 
-    if table and not table.parent.is_dir():  # told before measuring, not after
+    if table and not table.parent.is_dir():  # before measuring, which takes long
         raise UserError(f"cannot write {table}: there is no folder {table.parent}")
     if data and (vary or classes is not None or data_dir):
         raise UserError("--data measures one folder as it is: leave --vary, --classes, --data-dir")
@@ -94,17 +98,17 @@ def bench(
         raise UserError("--workers is for --data: give a folder, or use --set workers=...")
     with err.status("starting") as status:
         if data:
-            record = meter.run_images(planned, data, where, workers, status.update)
+            record = run_images(planned, data, where, workers, status.update)
         else:
-            record = meter.run(
+            record = run(
                 planned,
                 source,
                 where,
                 classes=10 if classes is None else classes,
                 vary=vary,
                 steps=steps,
-                twin=twin,
-                say=status.update,
+                reference=reference,
+                report=status.update,
             )
     out.print(tables.bench(record))
     if table:

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, resumable, say, tell_failures
+from comatch.cli.console import exit_with_failures, out, resumable, say
 from comatch.cli.options import (
     DataArgument,
     DataDirOption,
     DeviceOption,
     LabelsOption,
     RecipeOption,
+    SetOption,
     StepsOption,
     numbers,
     words,
@@ -21,58 +22,58 @@ from comatch.cli.options import (
 def compare(
     data: DataArgument = None,
     methods: Annotated[
-        str, typer.Option(metavar="A,B,...", help="all, or some of `comatch methods`.")
+        str,
+        typer.Option(metavar="A,B,...", help="Train all methods or these, see `comatch methods`."),
     ] = "all",
     labels: LabelsOption = None,
     seeds: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Each method is trained once with each.")
+        str, typer.Option(metavar="N,N,...", help="Train each method with each of these seeds.")
     ] = "0,1,2",
     recipe: RecipeOption = None,
     data_dir: DataDirOption = None,
     steps: StepsOption = None,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Folder (default: runs/compare-DATA-LABELS).")
-    ] = None,
-    device: DeviceOption = "auto",
-    settings: Annotated[
-        list[str] | None,
+        Path | None,
         typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any setting; one that only some of the methods have changes those alone.",
+            "--out",
+            metavar="DIR",
+            help="Write runs and tables here (default: runs/compare-DATA-LABELS).",
         ),
     ] = None,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
 ) -> None:
-    """Train methods on the same splits, and put them in one table.
+    """Train several methods on the same splits, and compare their accuracy.
 
-    [bold]comatch compare[/]                         every method, digits, forty labels
+    [bold]comatch compare[/]                         all methods on digits, 40 labels
     [bold]comatch compare cifar10 --methods comatch,fixmatch --seeds 0,1[/]
     [bold]comatch compare IMAGES --out runs/mine[/]
 
-    The same seed is the same split for every method. The folder holds a run
-    folder for each method and seed (comatch-seed0, ...), and the table as
-    compare.txt, compare.csv and compare.md, written anew after every run.
+    Runs with the same seed have the same split. The folder gets a run folder for
+    each method and seed (comatch-seed0, ...), and after every run the table as
+    compare.txt, compare.csv and compare.md.
 
-    Stop with Ctrl-C whenever you like: the same command goes on, and what is
-    finished is never trained again. More seeds or methods are added to what
-    is there; other settings need another --out.
+    You can stop with Ctrl-C: the same command continues, and finished runs are
+    not trained again. More seeds or methods are added to the folder. Other
+    settings need another --out. A setting that only some methods have changes
+    those methods.
     """
-    from comatch.commands import compare as comparison
-    from comatch.commands.report import tables
-
     with resumable():
-        compared = comparison.compare(
+        from comatch.commands.compare import compare
+        from comatch.commands.report import tables
+
+        compared = compare(
             data,
             methods=None if methods == "all" else words(methods),
-            labels=labels,
             seeds=numbers(seeds),
+            out=out_dir,
+            labels=labels,
             recipe=recipe,
             data_dir=data_dir,
             steps=steps,
-            out=out_dir,
             device=device,
             settings=settings or [],
         )
     out.print(tables.ranking(compared.rows))
-    say(f"as text, CSV and Markdown, with the runs: {compared.path}")
-    tell_failures([f"{row.method} {why}" for row in compared.rows for why in row.failures()])
+    say(f"runs, and the table as text, CSV and Markdown: {compared.path}")
+    exit_with_failures([f"{row.method} {why}" for row in compared.rows for why in row.failures()])

@@ -1,5 +1,6 @@
-"""What is said on the terminal: results, remarks, and what went wrong."""
+"""What the command line prints: results, notes, warnings and errors."""
 
+import inspect
 import shlex
 import sys
 from collections.abc import Iterator
@@ -16,57 +17,86 @@ err = Console(stderr=True)
 
 
 @contextmanager
+def loading_torch() -> Iterator[None]:
+    """Around the imports of a command: PyTorch takes seconds, and a terminal shows that."""
+    if "torch" in sys.modules or launch.rank() > 0:
+        yield
+        return
+    with err.status("loading PyTorch"):
+        yield
+
+
+@contextmanager
 def resumable(*more: str) -> Iterator[None]:
-    """Whoever stops what takes long is told that the same command, or it and more, goes on."""
-    from comatch.training.loop import Interrupted
+    """Around long work: Ctrl-C prints the command that continues it, with these words added."""
+    with loading_torch():
+        from comatch.training.loop import Interrupted
 
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stop:
-        said = "stopped; what is finished is kept, and so are checkpoints."
+        saved = "stopped; finished runs and checkpoints are kept."
         if isinstance(stop, Interrupted):
-            said = f"{stop} of {stop.folder.name}; everything up to there is saved."
-        given = sys.argv[1:]
-        again = shlex.join(["comatch", *given, *(word for word in more if word not in given)])
-        err.print(f"{said}\nGo on with: {again}", markup=False, highlight=False, soft_wrap=True)
+            saved = f"{stop} of {stop.folder.name}; everything up to there is saved."
+        words = sys.argv[1:]
+        again = shlex.join(["comatch", *words, *(word for word in more if word not in words)])
+        err.print(f"{saved}\nContinue with: {again}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
 
 
 def say(line: str) -> None:
-    """A result in one line, however long: paths in it must not be mistaken for markup or broken."""
+    """Print a result in one line: a path in it is neither wrapped nor taken for markup."""
     out.print(line, markup=False, soft_wrap=True)
 
 
-def tell_failures(failures: list[str]) -> None:
+def print_docstring(text: str) -> None:
+    """Print the prose of a docstring as wide as the terminal, and its tables as they are."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    prose = (part if "  " in part else part.replace("\n", " ") for part in paragraphs)
+    out.print("\n\n".join(prose), markup=False, highlight=False)
+
+
+def exit_with_failures(failures: list[str]) -> None:
+    """Print why runs failed, and exit with 1 if any did."""
     for failure in failures:
-        complain(failure)
+        print_error(failure)
     if failures:
         raise typer.Exit(1)
 
 
-def tell_remarks(remarks: list[str]) -> None:
-    for line in remarks:
-        remark("[yellow]note:[/]", line)
+def print_notes(notes: list[str]) -> None:
+    for note in notes:
+        print_labelled("[yellow]note:[/]", note)
+
+
+def warn(message: str) -> None:
+    """Print a warning; of several processes, the first prints it."""
+    if launch.rank() == 0:
+        print_labelled("[yellow]warning:[/]", message)
 
 
 def fail(message: str) -> NoReturn:
-    if speaks():
-        complain(message)
-    end(2)
+    """Print an error and exit with 2; of several processes that fail, one prints it."""
+    if is_first_to_fail():
+        print_error(message)
+    leave(2)
 
 
-def fail_of_many(error: Exception) -> None:
-    """Of several processes that fail, one says why: the others only follow it."""
+def fail_as_rank(error: Exception) -> None:
+    """Exit if this process failed after another one did; return if it is the first."""
     from comatch import distributed
 
     if distributed.is_connection_error(error):
-        why = str(error).splitlines()[0][:200]
-        fail(f"another process is gone or does not answer: `--max-restarts` goes on ({why})")
-    if not speaks():
-        end(1)
+        reason = str(error).splitlines()[0][:200]
+        fail(
+            "another process has ended or does not answer: start torchrun with --max-restarts to "
+            f"continue by itself ({reason})"
+        )
+    if not is_first_to_fail():
+        leave(1)
 
 
-def end(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     if launch.several():
         from comatch import distributed
 
@@ -74,8 +104,7 @@ def end(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def speaks() -> bool:
-    """Whether this process is the one to say what went wrong."""
+def is_first_to_fail() -> bool:
     if not launch.several():
         return True
     from comatch import distributed
@@ -83,16 +112,11 @@ def speaks() -> bool:
     return distributed.first_to_fail()
 
 
-def warn(message: str) -> None:
-    if launch.rank() == 0:
-        remark("[yellow]warning:[/]", message)
+def print_error(message: str) -> None:
+    print_labelled("[bold red]error:[/]", message)
 
 
-def complain(message: str) -> None:
-    remark("[bold red]error:[/]", message)
-
-
-def remark(kind: str, message: str) -> None:
-    """One line, however long: paths in it must not be mistaken for markup or broken."""
-    err.print(kind, end=" ")
+def print_labelled(label: str, message: str) -> None:
+    """Print one line to stderr: a path in it is neither wrapped nor taken for markup."""
+    err.print(label, end=" ")
     err.print(message, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`comatch transfer detect`: Mask R-CNN on COCO, begun from a run's encoder."""
+"""`comatch transfer detect`: Mask R-CNN on COCO, from a run's encoder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,43 +19,38 @@ def detect(
             metavar="RUN", help="Run folder, file of weights, timm:NAME.TAG, or random."
         ),
     ],
-    schedule: Annotated[str, typer.Option(metavar="1x|2x", help="The paper's two.")] = "1x",
+    schedule: Annotated[str, typer.Option(metavar="1x|2x", help="The paper's schedule.")] = "1x",
     steps: Annotated[
-        int | None, typer.Option(help="Fewer than 90,000 or 180,000: the schedule shrinks.")
+        int | None,
+        typer.Option(help="Shorten the schedule to this (default: 90,000 or 180,000)."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images a step; the learning rate follows it.")] = 16,
+    batch: Annotated[
+        int, typer.Option(help="Images a step; the learning rate is proportional to it.")
+    ] = 16,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Folder (default: runs/detect-RUN-...).")
+        Path | None,
+        typer.Option("--out", help="Run folder (default: runs/detect-RUN-SCHEDULE-seedN)."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the folder, if there is one.")
+        bool, typer.Option("--resume", help="Continue the run in the folder, if there is one.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Decides new weights and batches.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of new weights and batches.")] = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Find and outline things: fine-tune Mask R-CNN on COCO, and score it.
+    """Object detection and segmentation: fine-tune Mask R-CNN on COCO, and score it.
 
     [bold]comatch transfer detect COCO runs/mine[/]             as the paper does
-    [bold]comatch transfer detect COCO random --steps 9000[/]   a tenth, from scratch
+    [bold]comatch transfer detect COCO random --steps 9000[/]   a tenth of the schedule
 
-    The encoder of the run, a ResNet, is trained on with all its layers. Box and
-    mask AP on val2017 are shown below the paper's. Needs pycocotools:
+    All layers of the run's encoder, a ResNet, are fine-tuned. The table has AP of
+    boxes and masks on val2017, below the paper's. Needs pycocotools:
     pip install "comatch\\[detection]".
     """
-    from comatch.commands.report import tables
-    from comatch.commands.transfer.detection import fine_tune
+    from comatch.commands.transfer import detection, tables
+    from comatch.commands.transfer.detection.setting import DetectionRequest
 
+    request = DetectionRequest(coco, run, schedule, steps, batch, seed, device=device)
     with resumable("--resume"):
-        done = fine_tune(
-            coco,
-            run,
-            schedule=schedule,
-            steps=steps,
-            batch=batch,
-            out=out_dir,
-            resume=resume,
-            seed=seed,
-            device=device,
-        )
+        done = detection.fine_tune(request, out_dir, resume)
     out.print(tables.detection(done.summary))
     say(f"run folder: {done.path}")

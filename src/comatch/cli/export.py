@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import say
+from comatch.cli.console import loading_torch, say
 from comatch.cli.options import RunArgument
 
 
@@ -21,7 +21,8 @@ def export(
     A [bold].pt2[/] file needs torch alone; an [bold].onnx[/] file runs in onnxruntime, in
     any language. Images go in as they are decoded, class probabilities come out.
     """
-    from comatch.commands import export as portable
+    with loading_torch():
+        from comatch.commands import export as portable
 
     done = portable.export(run, file)
     side, checked = done.image_size, "not compared with the run's classifier: no onnxruntime here"

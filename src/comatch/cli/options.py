@@ -1,4 +1,7 @@
-"""Arguments and options that several commands have, and how their values are read."""
+"""Arguments and options that several commands share, and how their values are read.
+
+Names are checked here, before a command loads PyTorch.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +15,7 @@ def number_or_share(text: str) -> int | float:
     from comatch import config
 
     try:
-        return config.read_number_or_share(text)
+        return config.parse_number_or_share(text)
     except ValueError:
         raise UserError(f"--labels {text}: {config.NUMBER_OR_SHARE}") from None
 
@@ -28,12 +31,46 @@ def numbers(text: str, option: str = "--seeds") -> list[int]:
         raise UserError(f"{option} {text}: write whole numbers, as in 0,1,2") from None
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+def known_data(text: str) -> str:
+    from comatch.data.names import check_data
+
+    check_data(text)
+    return text
+
+
+def known_recipe(text: str) -> str:
+    from comatch import recipes
+    from comatch.config import check_name
+
+    check_name(text, recipes.RECIPES, "recipe")
+    return text
+
+
+def known_method(text: str) -> str:
+    from comatch.cli.methods import descriptions
+    from comatch.config import check_name
+
+    if Path(text).suffix != ".py":  # a file with a method is read later
+        check_name(text, descriptions(), "method")
+    return text
+
+
+def run_folder(text: str) -> Path:
+    from comatch.files import check_run_folder
+
+    check_run_folder(Path(text))
+    return Path(text)
+
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", parser=run_folder, help="The run folder.")
+]
 DataArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="DATA",
-        help="digits (default), cifar10, stl10, or the path of a folder of images.",
+        parser=known_data,
+        help="Learn from digits, cifar10, stl10, or a folder of images (default: digits).",
     ),
 ]
 LabelsOption = Annotated[
@@ -41,19 +78,44 @@ LabelsOption = Annotated[
     typer.Option(
         parser=number_or_share,
         metavar="N|P%",
-        help="Labels to keep, the same number of each class; the rest is hidden.",
+        help="Keep this many labels, the same number of each class, and hide the rest "
+        "(default: the recipe's).",
     ),
 ]
 RecipeOption = Annotated[
-    str | None, typer.Option(help="See `comatch recipes` (default: the one for DATA).")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        parser=known_recipe,
+        help="Use the settings of this recipe, see `comatch recipes` (default: the one for DATA).",
+    ),
 ]
-StepsOption = Annotated[int | None, typer.Option(help="Optimiser steps (default: the recipe's).")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        parser=known_method,
+        help="Train with this method, see `comatch methods` (default: the recipe's).",
+    ),
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Take this many optimiser steps (default: the recipe's)."),
+]
+DeviceOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Compute on this device: auto, cpu or cuda.")
+]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(help="Where named data sets lie or are downloaded to (default: data)."),
+    typer.Option(
+        metavar="DIR", help="Find data sets in this folder, or download them to it (default: data)."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting: `comatch recipes NAME`."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, see `comatch recipes NAME`; repeat for more.",
+    ),
 ]

@@ -1,11 +1,11 @@
-"""`comatch report`: finished runs and benchmarks as tables."""
+"""`comatch report`: tables of finished runs and of benchmarks."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, tell_remarks
+from comatch.cli.console import out, print_notes, say
 from comatch.errors import UserError
 
 
@@ -14,50 +14,90 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folders of runs, folders of those, or files of bench --json or of transfer.",
+            help="Read run folders, folders of run folders, JSON files of bench or transfer, or a "
+            "CSV file of --tuning.",
         ),
     ],
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
     tuning: Annotated[
-        bool,
+        Path | None,
         typer.Option(
-            "--tuning", help="Settings unlike the first run's, and validation instead of test."
+            "--tuning",
+            metavar="FILE.csv",
+            help="Append a row for each run, finished or not, to this table of tuning runs: what "
+            "was changed from the recipe, and the validation accuracy.",
         ),
-    ] = False,
-    at: Annotated[
-        int | None,
+    ] = None,
+    group: Annotated[
+        list[str] | None,
         typer.Option(
-            "--at",
-            metavar="STEP",
-            min=1,
-            help="With --tuning: as the runs were at this step, finished or not.",
+            metavar="NAME",
+            help="Show this group of a CSV file of --tuning; repeat for more. Default: all.",
         ),
     ] = None,
 ) -> None:
-    """Compare finished runs: mean and deviation over seeds, and how many."""
-    from comatch.commands.bench import markdown as benchmarks
+    """Show finished runs as a table: mean and standard deviation over seeds.
+
+    [bold]comatch report runs[/]                   all finished runs below this folder
+    [bold]comatch report bench.json[/]             a benchmark
+    """
     from comatch.commands.report import runs as reader
     from comatch.commands.report import tables
-    from comatch.commands.report import tuning as tried
+    from comatch.tables import to_markdown
+
+    records = [path for path in runs if path.suffix in (".json", ".csv")]
+    folders = reader.find_all(path for path in runs if path not in records)
+    if group and not any(path.suffix == ".csv" for path in records):
+        raise UserError("--group chooses rows of a CSV file of --tuning: give its path")
+    if tuning:
+        from comatch.commands.report import tuning as tried
+
+        if records or tuning.suffix != ".csv":
+            raise UserError("--tuning takes a CSV file to write, and run folders")
+        added = tried.append(folders, tuning)
+        lines = tried.summary(added)
+        print(to_markdown(lines)) if markdown else out.print(tables.tuning(lines))
+        say(f"{len(added)} runs in {tuning}")
+        return
+    for path in records:
+        if path.suffix == ".csv":
+            print_tuning(path, group or [], markdown)
+        else:
+            print_record(path, markdown)
+    folders, notes = reader.finished(folders)
+    print_notes(notes)
+    if folders:
+        folders, notes = reader.tested(folders)
+        print_notes(notes)
+        rows = reader.rows(folders)
+        print(reader.as_markdown(rows)) if markdown else out.print(tables.comparison(rows))
+
+
+def print_tuning(path: Path, groups: list[str], markdown: bool) -> None:
+    """Print a table that `--tuning` wrote, one line for each configuration."""
+    from comatch.commands.report import tables, tuning
+    from comatch.tables import to_markdown
+
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    lines = tuning.summary(tuning.choose(tuning.read(path), groups))
+    print(to_markdown(lines)) if markdown else out.print(tables.tuning(lines))
+
+
+def print_record(path: Path, markdown: bool) -> None:
+    """Print what `comatch bench --json` or `comatch transfer linear` wrote."""
     from comatch.commands.transfer import record as transfers
 
-    if at and not tuning:
-        raise UserError("--at compares settings that were tried: add --tuning")
-    for path in (path for path in runs if path.suffix == ".json"):
-        if transfers.is_record(path):
-            found = transfers.read(path)
-            print(reader.ruled(found.lines())) if markdown else out.print(tables.transfer(found))
-        else:
-            record = benchmarks.read(path)
-            print(benchmarks.markdown(record)) if markdown else out.print(tables.bench(record))
-    given = reader.every(path for path in runs if path.suffix != ".json")
-    folders, remarks = tried.reached(given, at) if at else reader.finished(given)
-    tell_remarks(remarks)
-    if tuning and folders:
-        lines = tried.table(folders, at)
-        print(reader.ruled(lines)) if markdown else out.print(tables.tuning(lines))
-    elif folders:
-        folders, remarks = reader.tested(folders)
-        tell_remarks(remarks)
-        rows = reader.rows(folders)
-        print(reader.markdown(rows)) if markdown else out.print(tables.comparison(rows))
+    if transfers.is_record(path):
+        from comatch.commands.transfer.tables import transfer
+        from comatch.tables import to_markdown
+
+        found = transfers.read_record(path)
+        print(to_markdown(found.lines())) if markdown else out.print(transfer(found))
+    else:
+        from comatch.commands.bench import markdown as benchmarks
+        from comatch.commands.bench.tables import bench
+
+        record = benchmarks.read(path)
+        markdown = markdown or benchmarks.from_script(record)
+        print(benchmarks.markdown(record)) if markdown else out.print(bench(record))

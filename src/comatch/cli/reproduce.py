@@ -1,11 +1,14 @@
 """`comatch reproduce table1 | table2 | ablations | curves`: the paper's tables and figures."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comatch.cli.console import out, resumable, say, tell_failures, tell_remarks
+from comatch.cli.console import exit_with_failures, loading_torch, out, print_notes, resumable, say
 from comatch.cli.options import (
     DataDirOption,
     DeviceOption,
@@ -18,151 +21,160 @@ from comatch.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from comatch.commands.reproduce import Group
+    from comatch.commands.reproduce import Experiment, PaperTable
 
 app = typer.Typer(
-    help="Make the paper's tables and figures again, and show ours beside them.",
+    help="Reproduce the paper's tables and figures, with our results beside them.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
-SeedsOption = Annotated[
-    str, typer.Option(metavar="N,N,...", help="Each setting is trained once with each.")
-]
-FromOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--from",
-        metavar="FOLDER",
-        help="Also count finished runs in this folder, or below it; may be given again.",
-    ),
-]
-TrainOption = Annotated[
-    bool, typer.Option("--train/--no-train", help="Train what is missing, or show what is there.")
+MethodsOption = Annotated[
+    str, typer.Option(metavar="A,B,...", help="Rows: some of `comatch methods`.")
 ]
 
 
-def tell_the_rest(remarks: list[str], stem: Path, groups: "list[Group]") -> None:
-    """Below a table: which runs do not count, where it was written, what failed."""
-    from comatch.commands.reproduce import failures
+def run_options(
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="Train each setting with each seed.")
+    ] = None,
+    steps: StepsOption = None,
+    data_dir: DataDirOption = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", help="Folder of the runs.")] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="Also count finished runs in or below this folder; may be repeated.",
+        ),
+    ] = None,
+    train: Annotated[
+        bool,
+        typer.Option("--train/--no-train", help="Train missing runs, or only show what exists."),
+    ] = True,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+) -> "Experiment":
+    """The options that every table has, as an experiment."""
+    with loading_torch():
+        from comatch.commands.reproduce import Experiment
+        from comatch.planning import Request
 
-    tell_remarks(remarks)
-    say(f"as Markdown and CSV: {stem}.md, .csv")
-    tell_failures(failures(groups))
+    request = Request(steps=steps, data_dir=data_dir, device=device, settings=settings or [])
+    chosen = None if seeds is None else numbers(seeds)
+    return Experiment(request, out_dir, chosen, others or [], train)
 
 
-@app.command()
+def table_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Register a command that takes an experiment first, and give it the options for that."""
+    shared = inspect.signature(run_options).parameters
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        experiment = run_options(**{name: given.pop(name) for name in shared})
+        command(experiment, **given)
+
+    _, *own = inspect.signature(command).parameters.values()
+    parameters = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())
+    ]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    return app.command()(with_options)
+
+
+def show_files(table: "PaperTable", kinds: str = ".md, .csv") -> None:
+    """Print below a table which runs do not count, where the table was written, what failed."""
+    print_notes(table.remarks)
+    say(f"written: {table.path / table.name}{kinds}")
+    exit_with_failures(table.failures())
+
+
+@table_command
 def table1(
+    experiment: "Experiment",
     labels: Annotated[
         str, typer.Option(metavar="N,N,...", help="Columns: numbers of labels.")
     ] = "20,40,80,250",
-    stl10: Annotated[bool, typer.Option("--stl10", help="Also the column of STL-10.")] = False,
-    methods: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Rows: some of `comatch methods`.")
-    ] = "mixmatch,fixmatch,fixmatch_da,comatch",
-    seeds: SeedsOption = "0,1,2,3,4",
+    stl10: Annotated[bool, typer.Option("--stl10", help="Add the column of STL-10.")] = False,
+    methods: MethodsOption = "mixmatch,fixmatch,fixmatch_da,comatch",
     recipe: Annotated[
         str, typer.Option(help="Of all columns but STL-10's: see `comatch recipes`.")
     ] = "cifar10",
-    steps: StepsOption = None,
-    data_dir: DataDirOption = None,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder.")] = Path("runs/table1"),
-    others: FromOption = None,
-    training: TrainOption = True,
-    device: DeviceOption = "auto",
-    settings: SetOption = None,
 ) -> None:
-    """The paper's table 1: accuracy on CIFAR-10 and STL-10, its figures beside ours.
+    """Table 1: accuracy on CIFAR-10 and STL-10, the paper's figures beside ours.
 
     [bold]comatch reproduce table1 --labels 40 --seeds 0[/]     one column, one seed
-    [bold]comatch reproduce table1 --no-train[/]                what is there so far
+    [bold]comatch reproduce table1 --no-train[/]                what exists so far
     [bold]comatch reproduce table1 --no-train --from results --steps 5000[/]
 
-    Runs that are finished count, half-done ones go on, missing ones are trained.
-    A cell says mean, deviation over seeds and how many there are. Runs count only
-    if their settings are those asked for, length included; others are named.
-    The paper's lengths are long: --steps shortens all methods alike.
+    Finished runs are counted, unfinished ones resumed, missing ones trained. A cell
+    has mean, deviation over seeds and number of seeds (default: five, as the paper).
+    A run counts only if its settings are those asked for, number of steps included;
+    the others are listed. --steps shortens the paper's schedule for all methods.
 
-    The folder gets table1.md and table1.csv, written anew after every run, and a
-    folder for each column (cifar10-40, ...) as `comatch compare` makes them. Stop
-    whenever you like: the same command goes on, and more seeds or labels add to it.
+    The folder (default: runs/table1) gets table1.md and table1.csv, which are
+    updated after every run, and a folder for each column (cifar10-40, ...), as
+    `comatch compare` makes them. You can stop with Ctrl-C: the same command
+    continues, and more seeds or labels are added to what exists.
     """
-    from comatch.commands.report import tables
     from comatch.commands.reproduce.table1 import table1
+    from comatch.commands.reproduce.tables import beside_paper
 
     with resumable():
         table = table1(
+            experiment.with_request(recipe=recipe),
             labels=numbers(labels, "--labels"),
             stl10=stl10,
             methods=words(methods),
-            seeds=numbers(seeds),
-            recipe=recipe,
-            steps=steps,
-            data_dir=data_dir,
-            out=out_dir,
-            others=others or [],
-            train=training,
-            device=device,
-            settings=settings or [],
         )
-    out.print(tables.beside_paper(table.titles(), table.rows()))
-    tell_the_rest(table.remarks, out_dir / "table1", table.columns)
+    out.print(beside_paper(table.titles(), table.rows()))
+    show_files(table)
 
 
-@app.command()
+@table_command
 def table2(
-    data: Annotated[str, typer.Argument(metavar="IMAGENET", help="Its folder: train and val.")],
+    experiment: "Experiment",
+    data: Annotated[
+        str, typer.Argument(metavar="IMAGENET", help="Folder of ImageNet, with train and val.")
+    ],
     shares: Annotated[
         str, typer.Option(metavar="N,N", help="Columns: per cent of the labels, 1 or 10.")
     ] = "1,10",
-    methods: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Rows: some of `comatch methods`.")
-    ] = "fixmatch_da,comatch_momentum",
+    methods: MethodsOption = "fixmatch_da,comatch_momentum",
     init: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Weights of MoCo v2: each method also begins from them."),
+        typer.Option(metavar="FILE", help="Weights of MoCo v2: also train from these."),
     ] = None,
-    seeds: SeedsOption = "0",
-    steps: StepsOption = None,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder.")] = Path("runs/table2"),
-    others: FromOption = None,
-    training: TrainOption = True,
-    device: DeviceOption = "auto",
-    settings: SetOption = None,
 ) -> None:
-    """The paper's table 2: ImageNet with 1 % and 10 % of the labels, its figures beside ours.
+    """Table 2: ImageNet with 1 % and 10 % of the labels, the paper's figures beside ours.
 
-    [bold]comatch reproduce table2 IMAGENET --no-train[/]                what is there so far
-    [bold]comatch reproduce table2 IMAGENET --shares 1 --steps 20000[/]  one column, in short
+    [bold]comatch reproduce table2 IMAGENET --no-train[/]                what exists so far
+    [bold]comatch reproduce table2 IMAGENET --shares 1 --steps 20000[/]  one column, shortened
 
-    Runs that are finished count, half-done ones go on, missing ones are trained:
-    in the paper's length one takes days on one GPU, and --steps shortens all alike.
-    The folder gets table2.md and table2.csv, written anew after every run, and a
-    folder for each share (1pct, 1pct-pretrained, ...) as `comatch compare` makes them.
+    Finished runs are counted, unfinished ones resumed, missing ones trained, each
+    with one seed as in the paper. With the paper's schedule a run takes days on one
+    GPU; --steps shortens it for all methods. The folder (default: runs/table2) gets
+    table2.md and table2.csv, which are updated after every run, and a folder for
+    each share (1pct, 1pct-pretrained, ...), as `comatch compare` makes them.
     """
-    from comatch.commands.report import tables
     from comatch.commands.reproduce.table2 import table2
+    from comatch.commands.reproduce.tables import beside_paper
 
     with resumable():
         table = table2(
-            data,
+            experiment.with_request(data=data, init=init),
             shares=numbers(shares, "--shares"),
             methods=words(methods),
-            init=init,
-            seeds=numbers(seeds),
-            steps=steps,
-            out=out_dir,
-            others=others or [],
-            train=training,
-            device=device,
-            settings=settings or [],
         )
-    out.print(tables.beside_paper(table.titles(), table.rows()))
-    tell_the_rest(table.remarks, out_dir / "table2", table.groups)
+    out.print(beside_paper(table.titles(), table.rows()))
+    show_files(table)
 
 
-@app.command()
+@table_command
 def ablations(
+    experiment: "Experiment",
     data: Annotated[
         str | None,
         typer.Argument(metavar="DATA", help="cifar10 (default), digits, stl10, or a folder."),
@@ -171,78 +183,59 @@ def ablations(
         str, typer.Option(metavar="A,B,...", help="Some of T, lambda_ctr, alpha and K.")
     ] = "T,lambda_ctr,alpha,K",
     labels: LabelsOption = None,
-    seeds: SeedsOption = "0,1,2",
     recipe: RecipeOption = None,
-    steps: StepsOption = None,
-    data_dir: DataDirOption = None,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder.")] = Path("runs/ablations"),
-    others: FromOption = None,
-    training: TrainOption = True,
-    device: DeviceOption = "auto",
-    settings: SetOption = None,
 ) -> None:
-    """The paper's ablations: CoMatch with one hyper-parameter changed at a time.
+    """The ablations: CoMatch with one hyper-parameter changed at a time.
 
     [bold]comatch reproduce ablations --steps 20000[/]
     [bold]comatch reproduce ablations digits --parameters alpha,T --seeds 0[/]
-    [bold]comatch reproduce ablations --no-train[/]     what is there so far
+    [bold]comatch reproduce ablations --no-train[/]     what exists so far
 
-    T joins pseudo-labels in the graph, lambda_ctr weighs the contrast, alpha the
-    model's own prediction, K is the memory's size. T and alpha are tried on the
-    paper's scale, the others at multiples of the recipe's value. The recipe's own
-    values are trained once a seed and shown in every panel.
+    T is the threshold of the pseudo-label graph, lambda_ctr the weight of the
+    contrastive loss, alpha the weight of the model's own prediction, K the size of
+    the memory bank. T and alpha are tried at values near the paper's, lambda_ctr and
+    K at multiples of the recipe's value. The recipe's own values are trained once a
+    seed (default: three) and shown in every panel.
 
-    The folder gets ablations.md and ablations.csv, written anew after every run,
-    the figure as ablations.png and ablations.svg, and a folder for each setting.
-    Stop whenever you like: the same command goes on.
+    The folder (default: runs/ablations) gets ablations.md and ablations.csv, which
+    are updated after every run, the figure as ablations.png and ablations.svg, and
+    a folder for each setting. You can stop with Ctrl-C: the same command continues.
     """
-    from comatch.commands.report import tables
-    from comatch.commands.reproduce import failures
     from comatch.commands.reproduce.ablations import COLUMNS, ablations
+    from comatch.commands.reproduce.tables import sections
 
     with resumable():
-        varied = ablations(
-            data,
+        table = ablations(
+            experiment.with_request(data=data, labels=labels, recipe=recipe),
             parameters=words(parameters),
-            labels=labels,
-            seeds=numbers(seeds),
-            recipe=recipe,
-            steps=steps,
-            data_dir=data_dir,
-            out=out_dir,
-            others=others or [],
-            train=training,
-            device=device,
-            settings=settings or [],
         )
-    out.print(tables.sections(COLUMNS, varied.rows()))
-    tell_remarks(varied.remarks)
-    kinds = ".md, .csv" + (", .png, .svg" if varied.drawable else "; no run yet to draw")
-    say(f"table and figure: {out_dir / 'ablations'}{kinds}")
-    tell_failures(failures(varied.groups))
+    out.print(sections(COLUMNS, table.rows()))
+    drawn = ", .png, .svg" if table.drawable else "; no run to draw yet"
+    show_files(table, f".md, .csv{drawn}")
 
 
 @app.command()
 def curves(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders of those.")
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run folders, or folders that contain some."),
     ],
     stem: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Without .png and .svg: both are written.")
     ] = Path("curves"),
 ) -> None:
-    """The paper's training figure: pseudo-labels and test accuracy over steps.
+    """The training curves: pseudo-labels and test accuracy over steps.
 
     [bold]comatch reproduce curves runs/mine[/]
     [bold]comatch reproduce curves runs/table1/cifar10-40 --out figures/cifar10-40[/]
 
-    Three panels: how many of the confident pseudo-labels are right, how many
-    pseudo-labels are confident, and test accuracy. Runs that differ only in their
-    seed are one line, their mean, with a band of their deviation. Runs that still
-    train are drawn as far as they are.
+    Three panels: accuracy of the confident pseudo-labels, share of confident
+    pseudo-labels, and test accuracy. Runs that differ only in their seed become one
+    line: their mean, with a band of their deviation. Runs that are still training
+    are drawn up to their last step.
     """
-    from comatch.commands.report import figures
-    from comatch.commands.reproduce import curves
+    from comatch.commands.reproduce import curves, figures
+    from comatch.figures import save
 
-    paths = figures.save(figures.curves(curves.read(runs)), stem)
+    paths = save(figures.curves(curves.read(runs)), stem)
     say(f"figure: {', '.join(map(str, paths))}")

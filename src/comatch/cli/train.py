@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from comatch import launch
-from comatch.cli.console import err, out, say
+from comatch.cli.console import err, loading_torch, out, say
 from comatch.cli.options import (
     DataArgument,
     DataDirOption,
     DeviceOption,
     LabelsOption,
+    MethodOption,
     RecipeOption,
     SetOption,
     StepsOption,
@@ -24,49 +25,60 @@ def train(
     data: DataArgument = None,
     labels: LabelsOption = None,
     labels_file: Annotated[
-        Path | None, typer.Option(help="What is labelled: CSV of path,label, or list of names.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read the labels from a CSV of path,label; or keep those of a list of images "
+            "(default: class folders, or labels.csv among the images).",
+        ),
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="See `comatch methods` (default: the recipe's, CoMatch).")
-    ] = None,
+    method: MethodOption = None,
     recipe: RecipeOption = None,
     init: Annotated[
         str | None,
         typer.Option(
-            metavar="WHAT", help="Begin from a run folder, a file of weights, timm:NAME.TAG, timm."
+            metavar="WEIGHTS",
+            help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
+            "(default: the recipe's).",
         ),
     ] = None,
     data_dir: DataDirOption = None,
     steps: StepsOption = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides split, weights and batches (default: 0).")
+        int | None,
+        typer.Option(metavar="N", help="Seed the split, the weights and the batches (default: 0)."),
     ] = None,
     out_dir: Annotated[
         Path | None,
-        typer.Option("--out", help="Run folder (default: a new one in runs)."),
+        typer.Option(
+            "--out", metavar="DIR", help="Write the run here (default: a folder in runs)."
+        ),
     ] = None,
     device: DeviceOption = "auto",
     settings: SetOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")
+        bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")
     ] = False,
     baseline: Annotated[
         bool,
         typer.Option("--baseline", help="Also train the same network on the labels alone."),
     ] = False,
 ) -> None:
-    """Train a classifier.
+    """Train a classifier from few labels and many unlabelled images.
 
-    [bold]comatch train[/]                            digits, forty labels, no GPU
-    [bold]comatch train IMAGES[/]                   labels.csv or class folders
-    [bold]comatch train IMAGES --recipe folder-pretrained[/]   better; downloads 19 MB
-    [bold]comatch train IMAGENET --labels 1%[/]       train/CLASS, val/CLASS
+    [bold]comatch train[/]                              digits, 40 labels, on a CPU
+    [bold]comatch train IMAGES[/]                       your own folder of images
+    [bold]comatch train IMAGES --recipe folder-pretrained[/]   with ImageNet features
     [bold]comatch train cifar10 --steps 3000[/]
-    [bold]comatch train --out runs/mine --resume[/]   go on where it stopped
+    [bold]comatch train --out runs/mine --resume[/]     continue where it stopped
+
+    IMAGES has a folder for each class, or a labels.csv with rows of path,label.
+    All other images in it are unlabelled. A folder [bold]test[/] in it is the test part.
     """
-    from comatch import api, distributed
-    from comatch.commands.report import tables
-    from comatch.training.loop import Interrupted
+    with loading_torch():
+        from comatch import api, distributed
+        from comatch.training.loop import Interrupted
+    from comatch.cli import tables
 
     options: dict[str, Any] = {
         "data": data,
@@ -83,13 +95,13 @@ def train(
     jobs = [(method, out_dir, settings or [])]
     if baseline:
         beside = out_dir.with_name(out_dir.name + "-supervised") if out_dir else None
-        jobs.insert(0, ("supervised", beside, without_method(settings or [], method)))
+        jobs.insert(0, ("supervised", beside, without_method(settings or [], recipe, method)))
     runs, stopped = [], None
     for name, folder, assignments in jobs:
         try:
             runs.append(api.train(method=name, out=folder, settings=assignments, **options))
-        except Interrupted as why:
-            stopped = why.step, why.folder  # without the error, which holds on to the whole run
+        except Interrupted as stop:
+            stopped = stop.step, stop.folder  # not the exception: it refers to the whole run
             break
     first = distributed.rank() == 0
     distributed.leave()
@@ -97,7 +109,7 @@ def train(
         step, folder = stopped
         if first:
             err.print(f"stopped after step {step}; everything up to there is saved.")
-            err.print(f"Go on with: {resume_command(folder)}", soft_wrap=True, markup=False)
+            err.print(f"Continue with: {resume_command(folder)}", soft_wrap=True, markup=False)
         raise typer.Exit(130)
     if not first:
         return
@@ -105,23 +117,23 @@ def train(
     for run in runs:
         say(f"run folder: {run.path}")
     last = runs[-1]
-    say(f"classify images with: comatch predict {last.path} IMAGES")
+    say(f"classify images: comatch predict {last.path} IMAGES")
     if not last.summary.keys() & {"top1", "validation_top1"}:
-        say(f"how good is it? comatch evaluate {last.path} --folds 4")
+        say(f"estimate the accuracy: comatch evaluate {last.path} --folds 4")
 
 
-def without_method(settings: list[str], method: str | None) -> list[str]:
-    """The settings that the baseline shares: all but those that only the method has."""
-    from comatch import methods
+def without_method(settings: list[str], recipe: str | None, method: str | None) -> list[str]:
+    """The settings that the baseline has too, without those that only the method has."""
+    from comatch import methods, recipes
     from comatch.config import settings_of
 
-    own = set(settings_of(methods.config(method or "comatch")))
+    own = set(settings_of(recipes.get(recipe or "folder", method).method))
     own -= set(settings_of(methods.config("supervised")))
     return [assignment for assignment in settings if assignment.partition("=")[0] not in own]
 
 
 def resume_command(folder: Path) -> str:
-    """The command that was given, with the folder named and --resume added."""
+    """The command that was entered, with the folder named and --resume added."""
     words = [word for word in sys.argv[1:] if word != "--resume"]
     if not any(word == "--out" or word.startswith("--out=") for word in words):
         words += ["--out", str(folder)] if "--baseline" not in words else []

@@ -1,4 +1,4 @@
-"""`comatch transfer`: the paper's tests of what a network's features are worth elsewhere."""
+"""`comatch transfer linear | detect`: evaluate an encoder on other data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ from comatch.cli.options import DataDirOption, DeviceOption, words
 from comatch.errors import UserError
 
 app = typer.Typer(
-    help="Try what a network has learned on other images: the paper's transfer tests.",
+    help="Evaluate an encoder on other data: the paper's transfer learning tests.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -37,39 +37,40 @@ def linear(
         ),
     ],
     shots: Annotated[
-        str, typer.Option(help="Images a class to learn from; all takes every one.")
+        str, typer.Option(metavar="N,N,...", help="Training images a class; all: every image.")
     ] = "4,8,16,64,all",
-    repeats: Annotated[int, typer.Option(help="Draws of those images.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Draws of the training images.")] = 5,
     data_dir: DataDirOption = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for figures and tables (default: runs/transfer-DATA)."),
+        typer.Option("--out", help="Folder for results and tables (default: runs/transfer-DATA)."),
     ] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Linear classifiers on fixed features: the paper's tables of VOC 2007 and Places.
+    """Linear classifiers on features: the paper's tables of VOC 2007 and Places205.
 
-    Every network stays as it is; linear SVMs learn from its features of a few
-    images a class, and are asked about the test part. [bold]random[/] is a network
-    of the first run's kind that has learned nothing. Stop it whenever you like:
-    the same command goes on, and more networks are added to what is there.
+    The encoders are not trained any more. Linear SVMs are trained on their features
+    of a few images a class and evaluated on the test part. [bold]random[/] is a network
+    like that of the first run, with random weights. You can stop with Ctrl-C: the
+    same command continues, and more encoders are added to what exists.
     """
-    from comatch.commands.report import tables
-    from comatch.commands.transfer import linear as test
+    from comatch.commands.transfer import tables
+    from comatch.commands.transfer.linear import LinearTest
+    from comatch.commands.transfer.linear import linear as evaluate
 
-    path = folder or test.default_folder(data)
+    test = LinearTest(
+        data,
+        [name.rstrip("/") for name in encoders],
+        shots=read_shots(shots),
+        repeats=repeats,
+        data_dir=data_dir or "data",
+        out=folder,
+        device=device,
+    )
     with resumable():
-        found = test.linear(
-            data,
-            [name.rstrip("/") for name in encoders],
-            shots=read_shots(shots),
-            repeats=repeats,
-            data_dir=data_dir or "data",
-            out=path,
-            device=device,
-        )
-    out.print(tables.transfer(found))
-    say(f"tables and figures: {path}")
+        record = evaluate(test)
+    out.print(tables.transfer(record))
+    say(f"results and tables: {test.folder}")
 
 
 app.command()(detect.detect)

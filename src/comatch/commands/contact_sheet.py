@@ -1,6 +1,7 @@
-"""What a classifier made of images, to be looked at: of each class the surest and the least sure.
+"""A sheet of predictions: for each class, the images predicted with most and least confidence.
 
-The surest show what a class is taken to be; the least sure, where it ends.
+The most confident ones show what the classifier takes the class to be, the least confident ones
+where it is uncertain.
 """
 
 import textwrap
@@ -12,17 +13,19 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from comatch.commands.report.figures import GREY, STYLE
+from comatch import figures
 from comatch.data.images import ImageError, read_image
+from comatch.figures import GREY, STYLE
 
-EACH = 6  # images at each end of a class
-CLASSES = 25  # on a sheet at the most: those that most images were given
-SIDE = 128  # pixels of an image on it
-NAME, GAP, LINE = 2.2, 0.5, 1.3  # room for a class's name, between the ends, of a line: in images
+EACH = 6  # most confident images of a class, and least confident ones
+CLASSES = 25  # most classes on a sheet: those with most images
+SIDE = 141  # pixels of an image on the sheet: what it has at the figure's resolution
+NAME, GAP, LINE = 2.2, 0.5, 1.3  # widths of name and gap, height of a row, in images
+JPEG = (".jpg", ".jpeg")
 
 
 class Found(NamedTuple):
-    """An image, what it is taken for, and how sure that is."""
+    """An image with its predicted class and the probability of that class."""
 
     path: Path
     label: str
@@ -30,25 +33,25 @@ class Found(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A class: how many images it was given, and some of them."""
+    """A class: how many images were predicted as it, and some of them."""
 
     label: str
     images: int
-    surest: list[Found]
-    least: list[Found]  # the least sure comes last
+    most: list[Found]
+    least: list[Found]  # the least confident comes last
 
 
 def lines(found: Sequence[Found]) -> list[Line]:
-    """The classes by how many images they were given, each image shown once."""
+    """The classes, those with most images first; no image appears twice."""
     by_class: dict[str, list[Found]] = {}
     for one in sorted(found, key=lambda one: -one.probability):
         by_class.setdefault(one.label, []).append(one)
-    most = sorted(by_class.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [Line(label, len(those), those[:EACH], those[EACH:][-EACH:]) for label, those in most]
+    largest = sorted(by_class.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [Line(label, len(those), those[:EACH], those[EACH:][-EACH:]) for label, those in largest]
 
 
 def draw(found: Sequence[Found]) -> Figure:
-    """One line a class: the surest at the left, the least sure at the right."""
+    """One row a class: the most confident images on the left, the least confident on the right."""
     every = lines(found)
     shown = every[:CLASSES]
     width, height = NAME + 2 * EACH + GAP + 0.1, LINE * len(shown) + 0.8
@@ -58,14 +61,16 @@ def draw(found: Sequence[Found]) -> Figure:
         axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
         axes.set_axis_off()
         second = NAME + EACH + GAP
-        for x, head in ((NAME, "surest"), (second, "least sure")):
+        for x, head in ((NAME, "most confident"), (second, "least confident")):
             axes.text(x, 0.45, head, weight="bold")
         for number, line in enumerate(shown):
             y = 0.6 + LINE * number
-            name = textwrap.wrap(line.label, 18, max_lines=3, placeholder="...")
-            said = "\n".join([*name, f"{line.images:,}"])
-            axes.text(0.2, y + 0.5, said, va="center", parse_math=False)
-            for x, some in ((NAME, line.surest), (second, line.least)):
+            name = "\n".join(textwrap.wrap(line.label, 18, max_lines=3, placeholder="..."))
+            count = f"{line.images:,} image{'s' * (line.images != 1)}"
+            looks: dict[str, Any] = {"parse_math": False, "linespacing": 1.15}
+            axes.text(0.2, y + 0.47, name, va="bottom", weight="bold", **looks)
+            axes.text(0.2, y + 0.55, count, va="top", color=GREY, **looks)
+            for x, some in ((NAME, line.most), (second, line.least)):
                 for place, one in enumerate(some):
                     put(axes, x + place, y, one)
         if len(every) > len(shown):
@@ -75,12 +80,21 @@ def draw(found: Sequence[Found]) -> Figure:
 
 
 def put(axes: Axes, x: float, y: float, one: Found) -> None:
-    """An image with its probability below; one that is gone since leaves its place empty."""
+    """An image with its probability below. A file that no longer exists leaves a gap."""
     looks: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 8, "color": GREY}
     try:
         pixels = read_image(one.path, SIDE).transpose(1, 2, 0)
     except ImageError:
-        axes.text(x + 0.47, y + 0.4, "not there", **looks)
+        axes.text(x + 0.47, y + 0.4, "missing", **looks)
         return
     axes.imshow(pixels, extent=(x, x + 0.94, y + 0.94, y), interpolation="nearest", zorder=0)
     axes.text(x + 0.47, y + 0.98, f"{one.probability:.1%}", **looks)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the sheet as JPEG if the path ends so, else as PNG; return its path."""
+    kind = path.suffix.lower()
+    if kind in (*JPEG, ".png"):
+        path = path.with_suffix("")
+    (saved,) = figures.save(figure, path, [kind[1:] if kind in JPEG else "png"])
+    return saved

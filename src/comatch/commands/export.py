@@ -23,12 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from comatch import api
 from comatch.augment.policies import normalise
+from comatch.classifier import Classifier, load_classifier
 from comatch.config import require
+from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.evaluation.temperature import soften
 from comatch.files import atomic_writer
+from comatch.training.run_folder import Run, folder_of
 
 KEY = "comatch"  # under which a file tells its classes and sizes, as JSON
 SQUARING = (
@@ -49,14 +51,14 @@ class Exported:
     difference: float | None  # the largest from the run's classifier; none: nothing here can run it
 
 
-def export(run: str | Path | api.Run, out: str | Path | None = None) -> Exported:
+def export(run: str | Path | Run, out: str | Path | None = None) -> Exported:
     """Writes a run's classifier to `out`, a `.pt2` or `.onnx` file, and checks what it says there.
 
     Without `out` it is `model.pt2` in the run's folder.
     """
-    path = Path(out) if out else api.folder_of(run).path / "model.pt2"
+    path = Path(out) if out else folder_of(run).path / "model.pt2"
     form = form_of(path)
-    classifier = api.load(run, "cpu")
+    classifier = load_classifier(folder_of(run), choose_device("cpu"))
     try:
         with silence(), atomic_writer(path) as file:
             file.write(form.write(trace(classifier), json.dumps(described(classifier))))
@@ -76,22 +78,21 @@ def export(run: str | Path | api.Run, out: str | Path | None = None) -> Exported
 class Whole(nn.Module):
     """From pixels to probabilities, as `Classifier.predict` goes; the projector stays behind."""
 
-    def __init__(self, classifier: api.Classifier) -> None:
+    def __init__(self, classifier: Classifier) -> None:
         super().__init__()
         net = classifier.net
         self.encoder, self.classifier = net.encoder, net.classifier
-        self.scaling = net.scaling or nn.Identity()
         self.mean, self.std = nn.Buffer(classifier.mean), nn.Buffer(classifier.std)
         self.temperature = classifier.temperature
 
     def forward(self, images: Tensor) -> Tensor:  # uint8 [N, 3, S, S] -> [N, C]
         x = normalise(images.float(), self.mean, self.std)
         x = x.contiguous(memory_format=torch.channels_last)
-        logits = self.classifier(self.scaling(self.encoder(x)))
+        logits = self.classifier(self.encoder(x))
         return soften(F.softmax(logits, dim=1), self.temperature)
 
 
-def trace(classifier: api.Classifier) -> ExportedProgram:
+def trace(classifier: Classifier) -> ExportedProgram:
     """The network as a list of plain operations, for any number of images."""
     size = classifier.image_size
     two = torch.zeros(2, 3, size, size, dtype=torch.uint8)  # one might be taken for a constant
@@ -104,7 +105,7 @@ def trace(classifier: api.Classifier) -> ExportedProgram:
     return program
 
 
-def described(classifier: api.Classifier) -> dict[str, object]:
+def described(classifier: Classifier) -> dict[str, object]:
     return {
         "classes": classifier.classes,
         "image_size": classifier.image_size,
@@ -113,7 +114,7 @@ def described(classifier: api.Classifier) -> dict[str, object]:
     }
 
 
-def compare(ask: Ask | None, classifier: api.Classifier) -> float | None:
+def compare(ask: Ask | None, classifier: Classifier) -> float | None:
     """The largest difference between both answers about random images, if a file can be asked."""
     if ask is None:
         return None

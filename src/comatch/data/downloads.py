@@ -1,17 +1,12 @@
-"""Files from the network: whole and as published, or not there at all."""
+"""Downloads with a checksum, and archives that are unpacked completely or not at all."""
 
-import hashlib
-import os
 import shutil
 import tarfile
 import tempfile
 import zlib
-from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from urllib.request import urlopen
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 from comatch.errors import UserError
 
@@ -19,52 +14,51 @@ BLOCK = 1 << 20
 
 
 def fetch(url: str, path: Path, md5: str, progress: bool = True, timeout: float = 30.0) -> None:
-    """Download `url` to `path`, which appears only once it is complete and its checksum is right.
-
-    The bytes gather in a file of this process beside it, so neither an interruption nor a second
-    process that wants the same file can leave a wrong one.
-    """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    """Download `url` to `path`, which appears once it is complete and its checksum is right."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if _stream(url, part, progress, timeout) != md5:
-            raise UserError(
-                f"{url} came damaged or has changed (its md5 is not {md5}): try again, "
-                f"or download it by other means to {path}"
-            )
-        part.replace(path)
-    except (OSError, HTTPException) as error:  # URLError and timeouts are OSErrors
+        import pooch  # only downloads need it
+    except ModuleNotFoundError as error:
+        raise _cannot_download(url, path, "pooch is not installed") from error
+
+    def copy(url: str, target: str, _: object) -> None:
+        shutil.copyfile(url2pathname(urlparse(url).path), target)
+
+    pooch.get_logger().setLevel("WARNING")
+    over_http = pooch.HTTPDownloader(
+        progressbar=progress,
+        chunk_size=BLOCK,
+        timeout=timeout,
+        headers={"Accept-Encoding": "identity"},  # else requests unpacks what some servers send
+    )
+    downloader = copy if url.startswith("file:") else over_http
+    try:
+        pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=downloader)
+    except OSError as error:  # those of requests too
+        raise _cannot_download(url, path, _reason(error)) from error
+    except ValueError as error:
         raise UserError(
-            f"cannot download {url} ({_reason(error)}): "
-            f"fetch it where there is a network and put it at {path}"
+            f"{url} came damaged or has changed (its md5 is not {md5}): try again, "
+            f"or download it by other means to {path}"
         ) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
-def _stream(url: str, part: Path, progress: bool, timeout: float) -> str:
-    """Write what `url` gives into `part` and return its md5."""
-    digest = hashlib.md5(usedforsecurity=False)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not progress)
-    with urlopen(url, timeout=timeout) as answer, part.open("wb") as file, bar:
-        size = answer.headers.get("Content-Length")
-        task = bar.add_task(url.rpartition("/")[2], total=int(size) if size else None)
-        while block := answer.read(BLOCK):
-            file.write(block)
-            digest.update(block)
-            bar.advance(task, len(block))
-    return digest.hexdigest()
+def _cannot_download(url: str, path: Path, why: str) -> UserError:
+    return UserError(
+        f"cannot download {url} ({why}): fetch it where there is a network and put it at {path}"
+    )
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
+def _reason(error: BaseException) -> str:
+    """One line: that of the error which caused the others."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive into `folder`: all of it or nothing, and never outside of it.
+    """Unpack a tar archive into `folder`: all of it or nothing, and never outside the folder.
 
-    What is there already stays as it is.
+    Files and folders that exist there stay as they are.
     """
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as temporary:
@@ -74,7 +68,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     _check_plain(member)
                     tar.extract(member, temporary)
                 while tar.fileobj and tar.fileobj.read(BLOCK):
-                    pass  # gzip compares its checksum only at the very end, past the last member
+                    pass  # gzip compares its checksum only at the end, after the last member
             for entry in sorted(Path(temporary).iterdir()):
                 if not (folder / entry.name).exists():  # else another process was faster
                     shutil.move(entry, folder / entry.name)
@@ -85,7 +79,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _check_plain(member: tarfile.TarInfo) -> None:
-    """A file or a folder, and inside: older versions of Python do not see to it themselves."""
+    """Refuse links, devices and paths outside; Python before 3.11.4 does not check them."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
         raise tarfile.TarError(f"{member.name} is no plain file or folder inside of it")

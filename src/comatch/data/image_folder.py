@@ -1,11 +1,12 @@
-"""A folder of images, as people have them, becomes a data set.
+"""A data set from a folder of images.
 
-Labels come from a `labels.csv` (rows of path,label) or from sub-folders named after the classes;
-whatever has no label is unlabelled. A sub-folder `test` of the same form is the test part. The
-layout of ImageNet is known too: class folders in `train`, and in `val` those of the test part.
-Nothing is ever written into the folder.
+Labels come from a `labels.csv` (rows of path,label) or from sub-folders named after the classes.
+All other images are unlabelled. A sub-folder `test` of the same form is the test part. ImageNet's
+layout works too: class folders in `train`, and those of the test part in `val`. Nothing is written
+into the folder.
 
-Images that fit into memory are decoded at once; more than that stay files (`data.streaming`).
+If the images fit into memory, they are decoded before training; else they are read during training
+(`data.streaming`).
 """
 
 import csv
@@ -19,7 +20,7 @@ import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +30,9 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from comatch.data.image_workers import Wanted, Workers, default_workers
 from comatch.data.images import ImageError, read_image
+from comatch.data.names import check_images
+from comatch.data.reader import Reader
 from comatch.errors import UserError, shortened
 from comatch.types import UNLABELLED, Dataset, Files, Images, Part
 
@@ -39,9 +41,8 @@ FORMATS_TEXT = "JPEG, PNG, WebP, BMP, GIF or TIFF"
 UNLABELLED_NAMES = ("unlabeled", "unlabelled")
 TEST_NAMES = ("test", "val", "valid", "validation")  # the first that has labels is the test part
 LABELS_CSV = "labels.csv"
-MOST_BYTES = 8 * 10**9  # of pixels that are held in memory, unless it is said otherwise
-FEW = 500  # images that are decoded before processes for it would have started
-AT_ONCE = 256  # images that these are asked for
+MOST_BYTES = 8 * 10**9  # of pixels in memory with stream=auto
+FEW = 500  # images that are decoded faster than worker processes start
 HEADERS = ("path", "file", "filename", "image", "name", "index"), ("label", "class")
 
 
@@ -52,10 +53,10 @@ def folder(
     progress: bool = True,
     stream: str = "auto",
 ) -> Dataset:
-    """The images below `path`, squared to `image_size`, with the labels that they have.
+    """The images below `path`, resized and cropped to `image_size`, with their labels.
 
-    With a `labels_file` its rows are the only labels, also where there are class sub-folders. With
-    `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay files.
+    With a `labels_file`, its rows are the only labels, even if there are class sub-folders. With
+    `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay on disk.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -75,23 +76,23 @@ def folder(
             f"all labels in {labels_file or layout.home} are '{classes[0]}': "
             "give two classes or more"
         )
-    stays = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
-    # Among so many that they stay files, those of one length are too many to be compared.
-    twins = {} if stays else _twins(path, labels)
-    names = [name for name in names if name not in twins]
-    # All that can be wrong with files and labels is told before the long work of decoding.
+    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
+    # A set that stays on disk is too large to compare all files of the same size.
+    conflicts = {} if on_disk else _conflicts(path, labels)
+    names = [name for name in names if name not in conflicts]
+    # Errors in files and labels are found before decoding, which takes long.
     test_dir = layout.test
     test_names, test_labels = _test_part(path, test_dir, classes) if test_dir else ([], {})
-    for name in {} if stays else _twins(path, test_labels):
+    for name in {} if on_disk else _conflicts(path, test_labels):
         del test_labels[name]
 
     def load(names: Sequence[str], labels: dict[str, str]) -> tuple[Part, list[str]]:
-        if stays:
+        if on_disk:
             return Files(path, _numbers(names, labels, classes), list(names)), []
         return _load(path, names, labels, classes, image_size, progress)
 
     train, skipped = load(names, labels)
-    skipped += [f"{name}: {why}" for name, why in twins.items()]
+    skipped += [f"{name}: {why}" for name, why in conflicts.items()]
     for number, name in enumerate(classes):
         if not (train.labels == number).any():
             example = min(n for n, label in labels.items() if label == name)
@@ -110,41 +111,41 @@ def folder(
 
 
 class Layout(NamedTuple):
-    """Where the parts of a folder lie."""
+    """Where the parts of a folder are."""
 
     path: Path
-    home: Path  # what the class folders are in
+    home: Path  # the parent of the class folders
     test: Path | None
-    others: list[Path]  # folders that hold no training images
+    others: list[Path]  # folders without training images
 
     @property
     def prefix(self) -> str:
-        """What the names of images in `home` begin with."""
+        """The prefix of the names of images in `home`."""
         return "" if self.home == self.path else f"{self.home.name}/"
 
 
 def _layout(path: Path) -> Layout:
-    """Class folders beside `test`; or, if there are only parts, class folders in `train`."""
+    """Class folders beside `test`; or in `train`, if all folders are named like parts."""
     parts = {folder.name.lower(): folder for folder in _subfolders(path)}
     if "train" not in parts or not set(parts) <= {"train", *TEST_NAMES, *UNLABELLED_NAMES}:
         test = parts.get("test")
         return Layout(path, path, test, [test] if test else [])
     others = [parts[name] for name in TEST_NAMES if name in parts]
-    sorted_out = [part for part in others if _subfolders(part) or _labels_csv(part)]
-    test = next(iter(sorted_out or others), None)
-    if unused := [part.name for part in sorted_out if part != test]:
+    labelled = [part for part in others if _subfolders(part) or _labels_csv(part)]
+    test = next(iter(labelled or others), None)
+    if unused := [part.name for part in labelled if part != test]:
         warnings.warn(f"{path / unused[0]} is not used: the test part is {test}", stacklevel=2)
     return Layout(path, parts["train"], test, others)
 
 
 def _test_part(path: Path, test_dir: Path, classes: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Names and labels of the test part, both below `path`."""
+    """Names of the images of the test part, relative to `path`, and their labels."""
     names = _names(test_dir, without=[path])
     labels_file = _labels_csv(test_dir)
     labels = _labels_from(labels_file, test_dir, names) if labels_file else _labels_by_folder(names)
-    if strangers := sorted(set(labels.values()) - set(classes), key=_natural):
+    if unknown := sorted(set(labels.values()) - set(classes), key=_natural):
         raise UserError(
-            f"{test_dir} has the class '{strangers[0]}', of which {path} has no labelled image: "
+            f"{test_dir} has the class '{unknown[0]}', of which {path} has no labelled image: "
             "label some or remove it"
         )
     missing = sorted(set(classes) - set(labels.values()), key=_natural)
@@ -159,16 +160,15 @@ def _test_part(path: Path, test_dir: Path, classes: list[str]) -> tuple[list[str
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Files as they are given, and every image below folders: sorted, each path once."""
+    """The given files and every image below the given folders: sorted, each path once."""
     found: set[Path] = set()
     paths = list(paths)
+    check_images(paths)
     for path in paths:
         if path.is_dir():
             found.update(_below(path))
-        elif path.exists():
-            found.add(path)
         else:
-            raise UserError(f"{path} does not exist: give images or folders of images")
+            found.add(path)
     if not found:
         raise UserError(f"no images ({FORMATS_TEXT}) in {', '.join(map(str, paths))}")
     return sorted(found)
@@ -185,16 +185,16 @@ def _load(
     size: int,
     progress: bool,
 ) -> tuple[Images, list[str]]:
-    """All of them in one array; also says which images were left out and why."""
+    """All readable images in one array, and why each of the others is unreadable."""
     images = np.empty((len(names), 3, size, size), dtype=np.uint8)
-    decode = _one_by_one if len(names) < FEW else _by_workers
+    decode = _decode_here if len(names) < FEW else _decode_in_workers
     faults = [
         fault and f"{name}: {fault}"
         for name, fault in zip(
             names,
             track(
                 decode(path, names, images),
-                f"Reading {path.name}",
+                f"reading {len(names):,} images",
                 total=len(names),
                 console=Console(stderr=True),
                 transient=True,
@@ -208,15 +208,15 @@ def _load(
     if not kept:
         raise UserError(f"none of the {len(names)} images in {path} can be read ({skipped[0]})")
     if skipped:
-        for target, row in enumerate(kept):  # close the gaps in place: there may be no room for two
+        for target, row in enumerate(kept):  # in place: there may be no memory for a copy
             images[target] = images[row]
     readable = [names[row] for row in kept]
     pixels = torch.from_numpy(images[: len(kept)])
     return Images(pixels, _numbers(readable, labels, classes), readable), skipped
 
 
-def _one_by_one(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
-    """Decodes images into the array, and says of each why not."""
+def _decode_here(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
+    """Decode images into the array; yield for each why it is unreadable, or nothing."""
     for row, name in enumerate(names):
         try:
             images[row] = read_image(path / name, images.shape[-1])
@@ -225,17 +225,13 @@ def _one_by_one(path: Path, names: Sequence[str], images: np.ndarray) -> Iterato
             yield str(error)
 
 
-def _by_workers(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
-    """The same in processes, which takes a moment to begin with."""
-    root = os.fspath(path)
-    with closing(Workers(default_workers(), AT_ONCE, images[0].nbytes)) as workers:
-        found = np.frombuffer(workers.memory, np.uint8).reshape(AT_ONCE, *images.shape[1:])
-        for begin in range(0, len(names), AT_ONCE):
-            some = names[begin : begin + AT_ONCE]
-            wanted = [Wanted(os.path.join(root, name), 0.5, i) for i, name in enumerate(some)]
-            answers = workers.ask(wanted, images.shape[-1])
-            images[begin : begin + len(some)] = found[: len(some)]
-            yield from (answer.why for answer in answers)
+def _decode_in_workers(path: Path, names: Sequence[str], images: np.ndarray) -> Iterator[str]:
+    """The same in worker processes, which take a moment to start."""
+    files = Files(path, torch.full((len(names),), UNLABELLED), list(names))
+    with Reader(images.shape[-1], torch.device("cpu")) as reader:
+        for chunk in reader.read_all(files):
+            images[chunk.rows] = chunk.images.numpy()
+            yield from (chunk.bad.get(row, "") for row in sorted([*chunk.rows, *chunk.bad]))
 
 
 def _numbers(names: Sequence[str], labels: dict[str, str], classes: list[str]) -> Tensor:  # [N]
@@ -243,42 +239,42 @@ def _numbers(names: Sequence[str], labels: dict[str, str], classes: list[str]) -
     return torch.tensor([numbers.get(labels.get(name, ""), UNLABELLED) for name in names])
 
 
-def _twins(path: Path, labels: dict[str, str]) -> dict[str, str]:
-    """Files that are byte for byte the same under two labels, and what each is the same as.
+def _conflicts(path: Path, labels: dict[str, str]) -> dict[str, str]:
+    """Identical files with different labels, and for each the file that it equals.
 
-    Among few labels that is a slip of the hand which must be mended. Large collections have such
-    pairs too, and there one in a thousand is left out. Only files of one length are read.
+    Up to one in a thousand labelled files is left out, because large collections have such pairs.
+    More are an error. Only files of the same size are read.
     """
     by_size: dict[int, list[str]] = defaultdict(list)
     for name in sorted(labels):
-        with suppress(OSError):  # what cannot be read is told when it is decoded
+        with suppress(OSError):  # unreadable files are reported when they are decoded
             by_size[(path / name).stat().st_size].append(name)
-    twins: dict[str, str] = {}
+    conflicts: dict[str, str] = {}
     for size, names in by_size.items():
         if size == 0 or len({labels[name] for name in names}) == 1:
             continue
         first: dict[str, str] = {}
         for name in names:
             with suppress(OSError), (path / name).open("rb") as file:
-                twin = first.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), name)
-                if labels[twin] != labels[name]:
-                    twins[name] = f"the same image as {twin} of class '{labels[twin]}'"
-                    twins[twin] = f"the same image as {name} of class '{labels[name]}'"
-    if len(twins) * 1000 > len(labels):
-        name, why = min(twins.items())
-        more = f" (and {len(twins) - 2} more such files)" if len(twins) > 2 else ""
+                other = first.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), name)
+                if labels[other] != labels[name]:
+                    conflicts[name] = f"the same image as {other} of class '{labels[other]}'"
+                    conflicts[other] = f"the same image as {name} of class '{labels[name]}'"
+    if len(conflicts) * 1000 > len(labels):
+        name, why = min(conflicts.items())
+        more = f" (and {len(conflicts) - 2} more such files)" if len(conflicts) > 2 else ""
         raise UserError(f"{path / name} is {why}{more}: remove one of the two")
-    return twins
+    return conflicts
 
 
-# ----------------------------------------------------------------------- which files there are
+# ------------------------------------------------------------------------------ finding files
 
 
 def _below(top: Path, without: Collection[Path] = ()) -> list[Path]:
-    """Every image below `top`, links followed.
+    """Every image below `top`, following links.
 
-    A folder is entered once, however many links lead to it, so loops end; and links come last, so
-    that it is entered by its own name.
+    A folder is entered once, even if several links lead to it, so loops end. Links are followed
+    last, so that a folder is entered under its own name.
     """
     found, seen = [], {_identity(folder) for folder in without}
     folders, links = [top], list[Path]()
@@ -325,9 +321,10 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def read_labels(csv_path: Path) -> dict[str, str]:
-    """The labels in a csv file of path,label; a row with an empty label is as good as none.
+    """The labels in a csv file of path,label; rows with an empty label are ignored.
 
-    A header, spaces, a byte-order mark, `;` or tabs are welcome: spreadsheets make them.
+    A header, spaces, a byte-order mark, and `;` or tabs as separators are accepted, because
+    spreadsheets write them.
     """
     labels: dict[str, str] = {}
     for path, label in _rows(csv_path):
@@ -356,13 +353,13 @@ def _text(path: Path) -> str:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
-    if "\0" in text:  # UTF-16, or no text at all
+    if "\0" in text:  # UTF-16, or not text
         raise UserError(f"{path} is not plain text: save it as CSV in UTF-8")
     return text
 
 
 def _rows(csv_path: Path) -> list[list[str]]:
-    """The rows without their header, split at whichever separator makes most of them pairs."""
+    """The rows without a header, split at the separator that gives the most pairs."""
     text = _text(csv_path)
 
     def split(separator: str) -> list[list[str]]:
@@ -390,7 +387,7 @@ def _labels_csv(path: Path) -> Path | None:
 
 
 def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> dict[str, str]:
-    """What is known of the training images: by a csv file, by a list, or by their folders."""
+    """The labels of the training images: from a csv file, a list, or their folders."""
     by_folder = _labels_by_folder(names, layout.prefix)
     if labels_file is None:
         _check_class_folders(layout.home, set(by_folder.values()))
@@ -401,7 +398,7 @@ def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> di
 
 
 def _labels_by_folder(names: list[str], prefix: str = "") -> dict[str, str]:
-    """Each image below a sub-folder has its name for a label."""
+    """The label of an image below a sub-folder is the folder's name."""
     inner = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     top = {name: below.split("/")[0] for name, below in inner.items() if "/" in below}
     return {name: label for name, label in top.items() if label.lower() not in UNLABELLED_NAMES}
@@ -412,14 +409,14 @@ def _labels_listed(
 ) -> dict[str, str]:
     """The images of a plain list, found by their file names, with the classes of their folders.
 
-    An image in no class folder has what its file name begins with: n01440764_10026.JPEG.
+    The class of an image outside class folders is the prefix of its name: n01440764_10026.JPEG.
     """
     known = set(names)
     by_file: dict[str, list[str]] = defaultdict(list)
     for name in names:
         by_file[posixpath.basename(name)].append(name)
     labels: dict[str, str] = {}
-    strangers = []
+    unknown = []
     for written in listed:
         plain = posixpath.normpath(written.replace("\\", "/"))
         found = [plain] if plain in known else by_file[posixpath.basename(plain)]
@@ -433,42 +430,42 @@ def _labels_listed(
         if label:
             labels[found[0]] = label
         else:
-            strangers.append(written)
-    if strangers:
+            unknown.append(written)
+    if unknown:
         raise UserError(
-            f"{path} lists {len(listed)} images of which {len(strangers)} are not there or in "
-            f"no class folder, {strangers[0]} for one: give the folder that the list was made for"
+            f"{path} lists {len(listed)} images of which {len(unknown)} are not there or in "
+            f"no class folder, {unknown[0]} for one: give the folder that the list was made for"
         )
     return labels
 
 
 def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "") -> dict[str, str]:
-    """The labels of a csv file by the images' names, however the file spells them."""
+    """The labels of a csv file by the images' names, in any spelling."""
     find = _finder(path, names, prefix)
     labels: dict[str, str] = {}
-    strangers = []
+    unknown = []
     for written, label in read_labels(csv_path).items():
         name = find(written)
         if name is None:
-            strangers.append(written)
+            unknown.append(written)
         elif labels.setdefault(name, label) != label:
             raise _two_labels(csv_path, name, labels[name], label)
-    if strangers:
-        near = difflib.get_close_matches(strangers[0], names, n=1)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        few = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+        few = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
         raise UserError(
-            f"{csv_path} labels {len(strangers)} of {len(labels) + len(strangers)} files which "
+            f"{csv_path} labels {len(unknown)} of {len(labels) + len(unknown)} files which "
             f"are no images of {path}: {few}{hint}; mend the paths or remove the rows"
         )
     return labels
 
 
 def _finder(path: Path, names: list[str], prefix: str) -> Callable[[str], str | None]:
-    """From a path as somebody wrote it to the name of the image.
+    """A function from a path as written in a file to the name of the image.
 
-    Either slash, `./`, accents in one letter or two, with or without the prefix and, by asking the
-    file system, absolute paths and links.
+    It accepts either slash, `./`, accents in one or two characters, paths with or without the
+    prefix, absolute paths and links.
     """
 
     def plain(text: str) -> str:
@@ -493,7 +490,7 @@ def _two_labels(csv_path: Path, path: str, one: str, other: str) -> UserError:
 
 
 def _check_class_folders(path: Path, classes: set[str]) -> None:
-    """Without a csv file the sub-folders are the classes: there are some, and none is empty."""
+    """Without a csv file, sub-folders are the classes. There must be some, and none empty."""
     if not classes:
         raise UserError(
             f"{path} has no labels: put a {LABELS_CSV} in it with rows of path,label, "
@@ -510,5 +507,5 @@ def _check_class_folders(path: Path, classes: set[str]) -> None:
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:
-    """A sorting key under which 9 comes before 10; the name itself tells 1 from 01."""
+    """A sorting key that puts 9 before 10; the name itself distinguishes 1 from 01."""
     return [int(s) if s.isdecimal() else s for s in re.split(r"(\d+)", name)], name

@@ -1,9 +1,8 @@
-"""Processes that read images into memory which they share with ours.
+"""Worker processes that read images into memory shared with this process.
 
-Python runs one thread of a process at a time, and a file takes several turns: read by threads, ten
-thousand files a second are about all. A worker is a Python of its own that knows nothing of torch,
-so it starts at once and is small. It is told paths and answers where in the shared memory the
-images are; no pixel goes through the pipes in between.
+Python runs one thread of a process at a time, so threads read about ten thousand files a second at
+most. A worker is a separate Python process without PyTorch: it starts fast and needs little memory.
+It receives paths through a pipe and writes pixels to shared memory; pixels never go through pipes.
 """
 
 import mmap
@@ -23,47 +22,48 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 from comatch import launch
 from comatch.errors import UserError
 
-ASKED_AT_ONCE = 16  # images
-# By default the C library gives the memory of each image back, and asking for it again can take
-# longer than decoding.
-KEEPING = {"MALLOC_MMAP_THRESHOLD_": f"{2**26}", "MALLOC_TRIM_THRESHOLD_": f"{2**28}"}
+REQUEST = 16  # images that a worker is asked for at a time
+# By default the C library returns the memory of each image to the system, and allocating it again
+# can take longer than decoding.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": f"{2**26}", "MALLOC_TRIM_THRESHOLD_": f"{2**28}"}
 
-Form = Literal["square", "whole", "jpeg"]  # of an image: how much of the work is done already
+Form = Literal["square", "whole", "jpeg"]  # resized and cropped, decoded, or as it is
 Item = TypeVar("Item")
 
 
 class Wanted(NamedTuple):
-    """An image that a worker is asked for, and the cell of the memory where it goes."""
+    """A request for an image, and the cell of the shared memory for it."""
 
     path: str
-    place: float  # of the window along its longer side, 0 to 1
+    position: float  # of the window along the longer side, 0 to 1
     cell: int
 
 
 class Answer(NamedTuple):
-    """What became of it: so many bytes of this form, or nothing."""
+    """What a worker wrote into the cell, or why it could not."""
 
-    length: int
+    length: int  # bytes
     form: Form
     size: tuple[int, int] = (0, 0)  # height and width of a whole image
-    why: str = ""  # there is nothing
+    why: str = ""  # the file is unreadable
 
 
 class Workers:
-    """A number of them, and the memory: `cells` of so many bytes each, one for an image."""
+    """`count` processes and the shared memory: `cells` of `size` bytes, one for each image."""
 
     def __init__(self, count: int, cells: int, size: int) -> None:
         with shared_file(cells * size) as file:
             self.memory = mmap.mmap(file.fileno(), cells * size)
-            here = str(Path(__file__).parents[2])  # where our package is, installed or not
+            here = str(Path(__file__).parents[2])  # so that the workers find this package
             environment = {
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
-                **KEEPING,
+                **KEEP_MEMORY,
             }
-            work = f"from comatch.data import image_workers; image_workers.main({file.fileno()}, {size})"
+            call = f"image_workers.main({file.fileno()}, {size})"
+            work = f"from comatch.data import image_workers; {call}"
             self.processes = [
                 subprocess.Popen(
                     [sys.executable, "-c", work],
@@ -74,28 +74,28 @@ class Workers:
                 )
                 for _ in range(count)
             ]
-        self.over = False
+        self.closed = False
         self.idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         for process in self.processes:
             self.idle.put(process)
 
     def ask(self, wanted: Sequence[Wanted], side: int, form: Form = "square") -> list[Answer]:
-        """Reads these images; several threads may ask at once.
+        """Read images into their cells; several threads may call this at once.
 
             square  [3, side, side]
             whole   [H, W, 3], decoded
-            jpeg    the file as it is, if it is a JPEG that was not cut off and stands upright
+            jpeg    the file itself, if it is a complete JPEG without EXIF rotation
 
-        What does not fit into its cell, or is no such JPEG, becomes a square.
+        Images that do not fit into their cells, and files that are no such JPEG, become squares.
         """
-        waiting = deque(pieces(wanted, ASKED_AT_ONCE))
+        waiting = deque(pieces(wanted, REQUEST))
         asked: deque[subprocess.Popen[bytes]] = deque()
         answers: list[Answer] = []
         try:
             while waiting or asked:
                 process = None
                 if waiting:
-                    with suppress(queue.Empty):  # others have them all: that ends, unless it is us
+                    with suppress(queue.Empty):  # all are busy; wait only if none is busy for us
                         process = self.idle.get(block=not asked)
                 if process:
                     asked.append(process)
@@ -104,15 +104,15 @@ class Workers:
                     answers += self._answer(asked[0])
                     self.idle.put(asked.popleft())
         except BaseException:
-            self.over = True
+            self.closed = True
             raise
         finally:
-            for process in asked:  # lest somebody waits for it
+            for process in asked:  # other threads may be waiting for it
                 self.idle.put(process)
         return answers
 
     def _ask(self, process: "subprocess.Popen[bytes]", question: object) -> None:
-        if self.over:  # answers to other questions may be on their way
+        if self.closed:  # the pipes may hold answers to other requests
             raise UserError("the processes that read images have been ended")
         send(process.stdin, question)
 
@@ -126,8 +126,8 @@ class Workers:
         return answers
 
     def close(self) -> None:
-        """They end when nobody can ask them any more."""
-        self.over = True
+        """End the processes: they stop when their pipes are closed."""
+        self.closed = True
         for process in self.processes:
             with suppress(OSError):
                 cast(IO[bytes], process.stdin).close()
@@ -137,7 +137,7 @@ class Workers:
 
 
 def default_workers() -> int:
-    """One for each core, shared with other ranks on this machine."""
+    """One for each core, divided by the ranks on this machine."""
     return max(1, (os.cpu_count() or 1) // launch.on_this_machine())
 
 
@@ -146,7 +146,7 @@ def pieces(items: Sequence[Item], length: int) -> list[Sequence[Item]]:
 
 
 def shared_file(room: int) -> IO[bytes]:
-    """A file without a name: where the system can, nothing but memory, and only what is used."""
+    """A file without a name, in memory where the system supports it."""
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = os.fdopen(os.memfd_create("comatch"), "r+b")
     else:
@@ -156,13 +156,13 @@ def shared_file(room: int) -> IO[bytes]:
 
 
 def send(pipe: IO[bytes] | None, message: object) -> None:
-    with suppress(BrokenPipeError):  # then no answer comes either, and that is told
+    with suppress(BrokenPipeError):  # the missing answer is reported
         pickle.dump(message, cast(IO[bytes], pipe))
         cast(IO[bytes], pipe).flush()
 
 
 def receive(pipe: IO[bytes] | None) -> Any:
-    """What the other side has sent, or nothing if it has ended."""
+    """The next message, or None if the other process has ended."""
     try:
         return pickle.load(cast(IO[bytes], pipe))
     except (EOFError, pickle.UnpicklingError):
@@ -173,30 +173,27 @@ def receive(pipe: IO[bytes] | None) -> Any:
 
 
 def main(file: int, size: int) -> None:
-    for stop in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # are for the one that asks: it wants its last batch
-        signal.signal(stop, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
+        signal.signal(number, signal.SIG_IGN)
     memory = memoryview(mmap.mmap(file, 0))
     while (question := receive(sys.stdin.buffer)) is not None:
         wanted, side, form = question
         answers = [
-            find(one, memory[one.cell * size : (one.cell + 1) * size], side, form) for one in wanted
+            read_into_cell(one, memory[one.cell * size : (one.cell + 1) * size], side, form)
+            for one in wanted
         ]
         send(sys.stdout.buffer, answers)
 
 
-def find(wanted: Wanted, cell: memoryview, side: int, form: Form) -> Answer:
-    """Puts one image into its cell."""
+def read_into_cell(wanted: Wanted, cell: memoryview, side: int, form: Form) -> Answer:
     if form == "jpeg" and (length := read_jpeg(wanted.path, cell)):
         return Answer(length, "jpeg")
-    from comatch.data.images import ImageError, read_image, read_whole  # which takes a moment
+    from comatch.data.images import ImageError, read_image, read_whole  # slow to import
 
     path = Path(wanted.path)
     try:
         whole = read_whole(path, side, len(cell)) if form == "whole" else None
-        pixels = read_image(path, side, wanted.place) if whole is None else whole
+        pixels = read_image(path, side, wanted.position) if whole is None else whole
     except ImageError as error:
         return Answer(0, "square", why=str(error))
     cell[: pixels.nbytes] = pixels.reshape(-1).data
@@ -206,16 +203,16 @@ def find(wanted: Wanted, cell: memoryview, side: int, form: Form) -> Answer:
 
 
 def read_jpeg(path: str, cell: memoryview) -> int:
-    """The length of a file that is for a GPU's decoder: a whole JPEG that stands upright.
+    """Read a JPEG for the GPU's decoder; return its length, or 0 if Pillow must decode it.
 
-    A file that was cut off lacks its last two bytes, which the decoder would not mind.
+    A truncated file lacks the end marker, its last two bytes. The decoder would accept it.
     """
-    if not os.path.isfile(path):  # opening a pipe would wait for ever
+    if not os.path.isfile(path):  # opening a pipe would block
         return 0
     try:
         with open(path, "rb", buffering=0) as file:
             length = file.readinto(cell)
-            if length == len(cell):  # there may be more of it
+            if length == len(cell):  # the file may be longer
                 return 0
     except OSError:
         return 0

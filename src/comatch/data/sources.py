@@ -3,7 +3,6 @@
 A new source is a function `(data_dir, image_size, progress) -> Dataset` and its line in `SOURCES`.
 """
 
-import difflib
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from comatch.data.downloads import fetch, unpack
 from comatch.data.image_folder import folder, read_labels, read_list
+from comatch.data.names import check_data
 from comatch.errors import UserError
 from comatch.types import UNLABELLED, Dataset, Images
 
@@ -41,15 +41,8 @@ def load(
             raise UserError(f"{data} is read whole: leave stream=yes out, or give a folder")
         dataset = SOURCES[data](data_dir, image_size, progress)
         return relabel(dataset, labels_file) if labels_file else dataset
-    path = Path(data).expanduser()
-    if path.exists():
-        return folder(path, image_size, labels_file, progress, stream)
-    near = difflib.get_close_matches(data.lower(), SOURCES, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UserError(
-        f"{data!r} is neither a folder nor a known source{hint}: "
-        f"give the path of a folder of images or one of {', '.join(SOURCES)}"
-    )
+    check_data(data)
+    return folder(Path(data).expanduser(), image_size, labels_file, progress, stream)
 
 
 def relabel(dataset: Dataset, labels_file: Path) -> Dataset:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comatch.config import Recipe, part_of
+from comatch.data.config import DataConfig, parse_fold
 from comatch.errors import UserError
 from comatch.types import Dataset, Files, Part
 
@@ -30,10 +30,15 @@ class Split:
     unlabelled: Tensor  # [m]
     validation: Tensor  # [v]
     origin: str  # how the labelled rows were chosen, for people
+    seed: int | None = None  # that the validation rows follow from, if they do
 
 
 def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
-    """AllImages needed to make the same split again, and to see that the data is the same."""
+    """What `restore` needs to make the same split again and to notice that the data changed.
+
+    Labelled images are listed by name. So are the labels held out of a fold; validation images may
+    be thousands, so only their number, seed and digest are written, from which they follow.
+    """
     images, classes = dataset.train, dataset.classes
 
     def named(rows: Tensor) -> dict[str, str]:
@@ -45,17 +50,16 @@ def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
         "fingerprint": fingerprint(images),
         "classes": classes,
         "labelled": named(split.labelled),
-        "validation": named(split.validation),
+        "validation": named(split.validation) if split.seed is None else _from_seed(split),
         "unlabelled": len(split.unlabelled),
         "skipped": dataset.skipped,
     }
 
 
-def make(dataset: Dataset, recipe: Recipe) -> Split:
-    """A new split by the recipe's seed for it, or the predefined fold of that number."""
-    seed = recipe.seed if recipe.split_seed is None else recipe.split_seed
+def make(dataset: Dataset, config: DataConfig, seed: int) -> Split:
+    """A new split, or the predefined fold of that number."""
     labels = dataset.train.labels.numpy()
-    wanted, how = recipe.labels, ""
+    wanted, how = config.labels, ""
     if wanted is not None and wanted < 1:
         known = int((labels >= 0).sum())
         how = f" ({wanted:.4g} of {known:,} labelled images in {len(dataset.classes)} classes)"
@@ -73,16 +77,16 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
 
     validation: list[int] = []
     for c, rows in enumerate(by_class):
-        share = _validation_rows(recipe.validation, len(rows), len(by_class))
+        share = _validation_rows(config.validation, len(rows), len(by_class))
         if share >= len(rows) > 0:
             raise UserError(
-                f"validation={recipe.validation:g} leaves no labelled image of class "
+                f"validation={config.validation:g} leaves no labelled image of class "
                 f"'{dataset.classes[c]}', which has {len(rows)}: hold out fewer"
             )
         validation += rows[len(rows) - share :].tolist()
         by_class[c] = rows[: len(rows) - share]
 
-    fold = _fold(dataset, seed, recipe.labels)
+    fold = _fold(dataset, seed, config.labels)
     if fold is not None:
         labelled, origin = sorted(set(fold) - set(validation)), f"predefined fold {seed}"
     else:
@@ -91,20 +95,24 @@ def make(dataset: Dataset, recipe: Recipe) -> Split:
             if len(rows) < (each or 1):
                 raise UserError(_too_few(dataset.classes[c], len(rows), each, len(by_class)))
         labelled = [row for rows in by_class for row in sorted(rows[:each].tolist())]
-        listed = f" of {Path(recipe.labels_file).name}" if recipe.labels_file else ""
+        listed = f" of {Path(config.labels_file).name}" if config.labels_file else ""
         origin = f"{each} a class{how}{listed}, by seed"
         if each is None:
             origin = f"all {len(labelled)} labels{listed}"
-    if recipe.fold is not None:
-        validation = _left_out(dataset, labelled, recipe.fold, random)
+    if config.fold is not None:
+        validation = _left_out(dataset, labelled, config.fold, random)
         asked = set(validation)
         labelled = [row for row in labelled if row not in asked]
-        origin += f", without part {recipe.fold} of them"
-    return _finish(dataset, recipe, labelled, validation, origin)
+        origin += f", without part {config.fold} of them"
+    drawn = seed if config.validation else None
+    return _finish(dataset, labelled, validation, origin, drawn)
 
 
-def restore(dataset: Dataset, recipe: Recipe, written: dict[str, Any]) -> Split:
-    """The split that an earlier part of the run wrote down; the data must still be the same."""
+def restore(dataset: Dataset, config: DataConfig, written: dict[str, Any]) -> Split:
+    """The split that `to_json` wrote; the data must still be the same.
+
+    Older versions listed validation images by name, too.
+    """
     images = dataset.train
     if written["fingerprint"] != fingerprint(images) or written["classes"] != dataset.classes:
         raise UserError(
@@ -113,8 +121,24 @@ def restore(dataset: Dataset, recipe: Recipe, written: dict[str, Any]) -> Split:
         )
     row = {name: i for i, name in enumerate(images.names)}
     labelled = [row[name] for name in written["labelled"]]
-    validation = [row[name] for name in written["validation"]]
-    return _finish(dataset, recipe, labelled, validation, written["origin"])
+    held_out = written["validation"]
+    if isinstance(held_out.get("images"), int):
+        again = make(dataset, config, held_out["seed"])
+        if _from_seed(again)["digest"] != held_out["digest"]:
+            raise UserError(
+                f"this version draws other validation images from seed {held_out['seed']} than "
+                "the one that began this run: start a new run"
+            )
+        return _finish(dataset, labelled, again.validation.tolist(), written["origin"], again.seed)
+    validation = [row[name] for name in held_out]
+    return _finish(dataset, labelled, validation, written["origin"])
+
+
+def _from_seed(split: Split) -> dict[str, Any]:
+    """The validation images as the seed that they follow from, and a digest of their rows."""
+    rows = ",".join(map(str, split.validation.tolist())).encode()
+    digest = f"{zlib.crc32(rows):08x}"
+    return {"images": len(split.validation), "seed": split.seed, "digest": digest}
 
 
 def fingerprint(images: Part) -> str:
@@ -135,17 +159,21 @@ def fingerprint(images: Part) -> str:
 
 
 def _finish(
-    dataset: Dataset, recipe: Recipe, labelled: list[int], validation: list[int], origin: str
+    dataset: Dataset,
+    labelled: list[int],
+    validation: list[int],
+    origin: str,
+    seed: int | None = None,
 ) -> Split:
     free = torch.ones(len(dataset.train), dtype=torch.bool)
     free[validation] = False
-    if not recipe.labelled_too:
-        free[labelled] = False
+    free[labelled] = False
     return Split(
         torch.tensor(labelled, dtype=torch.long),
         free.nonzero().flatten(),
         torch.tensor(validation, dtype=torch.long),
         origin,
+        seed,
     )
 
 
@@ -163,7 +191,7 @@ def _left_out(
 
     So parts have about as many of each class, and none has a class to itself.
     """
-    part, parts = part_of(fold)
+    part, parts = parse_fold(fold)
     if parts > len(labelled):
         raise UserError(f"{len(labelled)} labels are too few for {parts} parts: use fewer folds")
     every, labels = np.array(labelled), dataset.train.labels.numpy()[labelled]

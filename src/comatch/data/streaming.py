@@ -1,15 +1,14 @@
-"""Images that are read while training: those of which there are too many to hold.
+"""Images that are read from disk during training, because they do not fit into memory.
 
-An image on its way to a batch is squared: its shorter side becomes 256 pixels where views have
-224, and along the longer one a window of the same length is cut out, at a place that is drawn anew
-each time. Views are cropped from that square on the device, as they are from resident images.
-Evaluation takes the middle 224 of the middle window, as the paper does. What is lost against crops
-from the whole image: none is wider than the image is tall, and one that enlarges a small part
-begins with fewer pixels.
+Each image is resized and cropped to a square: for views of 224 pixels, its shorter side becomes 256
+pixels, and a window of 256 pixels is cut from the longer side, at a random position each time.
+Views are cropped from that square on the device, as from images in memory. Evaluation takes the
+central 224 pixels of the central window, as the paper does. Compared with crops of the whole image,
+no crop is wider than the image is tall, and an enlarged small crop has fewer pixels.
 
-Batches are prepared ahead of the step that takes them, a fixed number of them, so memory is bounded
-however many images there are. What is drawn follows from the seed and the step alone: a run that
-goes on needs no state but which images could not be read.
+A fixed number of batches is read in advance, so memory use does not depend on the number of images.
+The draws depend only on the seed and the step. The only state of a resumed run is which images
+could not be read.
 """
 
 import warnings
@@ -21,19 +20,20 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from comatch import distributed
-from comatch.data.reader import CHUNK, LANES, Chunk, Reader, example, pinned
-from comatch.data.resident import Draw, Resident
+from comatch.data.feed import Augment, Draw, Feed
+from comatch.data.order import Schedule, slice_of
+from comatch.data.reader import CHUNK, Chunk, Reader, example, pinned
 from comatch.errors import UserError
-from comatch.types import AllImages, Files, Images, Part
+from comatch.types import Files, Images, Part
 
-FEW_BAD = 3  # images that cannot be read are no reason to stop, however few there are
+TOLERATED = 3  # unreadable images that are no error, however few images there are
 
 
 def side_for(image_size: int) -> int:
-    """Of the square that views of this size are cropped from: 256 for 224."""
+    """Side of the square from which views of this size are cropped: 256 for 224."""
     return round(image_size * 256 / 224)
 
 
@@ -41,45 +41,18 @@ Pixels = TypeVar("Pixels", Tensor, np.ndarray)
 
 
 def middle(images: Pixels, size: int) -> Pixels:  # [..., R, R] -> [..., size, size]
+    """The central crop."""
     margin = (images.shape[-1] - size) // 2
     return images[..., margin : margin + size, margin : margin + size]
 
 
-class Order:
-    """Rows in random order, each used once before any is used again; known for any step.
+class Streaming(Feed):
+    """Labelled and unlabelled images on disk.
 
-    If there are fewer rows than a batch takes, several shuffles follow each other within it. Ranks
-    share the order, and each takes its part of a batch.
+    Each batch is copied into the same buffers, so a captured step finds it at the same address.
     """
 
-    def __init__(self, rows: int, batch: int, *seeds: int) -> None:
-        self.rows, self.batch, self.seeds = rows, batch, seeds
-        self.batches = max(1, rows // max(1, batch))  # in one pass
-        self.turn, self.order = -1, np.empty(0, dtype=np.int64)
-
-    def at(self, step: int) -> np.ndarray:  # [batch]
-        turn, place = divmod(step, self.batches)
-        if turn != self.turn:
-            random = np.random.default_rng([*self.seeds, turn])
-            rounds = -(-self.batches * self.batch // max(1, self.rows))
-            shuffles = [random.permutation(self.rows) for _ in range(rounds)]
-            self.turn, self.order = turn, np.concatenate([np.empty(0, np.int64), *shuffles])
-        return self.order[place * self.batch : (place + 1) * self.batch][slice_of(self.batch)]
-
-
-def slice_of(batch: int) -> slice:
-    """This rank's part of a batch."""
-    mine = distributed.share(batch)
-    return slice(mine.start, mine.stop)
-
-
-class Streaming(nn.Module):
-    """Labelled and unlabelled images on a disk, with the face of `Resident`.
-
-    A batch is put into buffers that stay where they are, so a captured step reads each new one.
-    """
-
-    unreadable: Tensor  # [X + U] files that gave no image
+    unreadable: Tensor  # [X + U] files that could not be read
     images: Tensor  # [B + muB, 3, R, R] uint8
     y: Tensor
     rows: Tensor
@@ -91,6 +64,7 @@ class Streaming(nn.Module):
         unlabelled: Files,
         batch: int,
         mu: int,
+        augment: Augment,
         *,
         side: int,
         device: torch.device,
@@ -98,10 +72,10 @@ class Streaming(nn.Module):
         workers: int | None = None,
         ahead: int = 2,
     ) -> None:
-        super().__init__()
+        super().__init__(augment)
         self.parts, self.seed, self.ahead = (labelled, unlabelled), seed, ahead
-        self.shuffle_x = Order(len(labelled), batch, seed, 0)
-        self.shuffle_u = Order(len(unlabelled), batch * mu, seed, 1)
+        self.shuffle_x = Schedule(len(labelled), batch, seed, 0)
+        self.shuffle_u = Schedule(len(unlabelled), batch * mu, seed, 1)
         self.sizes = [len(distributed.share(n)) for n in (batch, batch * mu)]
         pixels = torch.zeros(sum(self.sizes), 3, side, side, dtype=torch.uint8, device=device)
         self.register_buffer("images", pixels, persistent=False)
@@ -111,60 +85,54 @@ class Streaming(nn.Module):
         both = torch.zeros(len(labelled) + len(unlabelled), dtype=torch.bool)
         self.register_buffer("unreadable", both)
         self.reader = Reader(side, device, workers)
-        self.pending: deque[list[Future[Chunk]]] = deque()  # of the next steps
+        self.pending: deque[list[Future[Chunk]]] = deque()  # batches of the next steps
         self.copied: deque[torch.cuda.Event] = deque()
-        self.next = 0  # step whose batch is the first of the pending ones
+        self.next_step = 0  # the step of the first pending batch
         weakref.finalize(self, self.reader.close)
 
     def before_step(self, step: int) -> None:
-        """Puts the batch of this step into the buffers, and sends for the next ones."""
-        if step != self.next:  # a run that goes on, or begins again
+        """Copy the batch of this step into the buffers, and start to read the next ones."""
+        if step != self.next_step:  # the run was resumed or restarted
             for future in (future for batch in self.pending for future in batch):
                 future.cancel()
             self.pending.clear()
-            self.next = step
+            self.next_step = step
         while len(self.pending) <= self.ahead:
-            self.pending.append(self._send_for(self.next + len(self.pending)))
+            self.pending.append(self._submit(self.next_step + len(self.pending)))
         chunks = [future.result() for future in self.pending.popleft()]
-        self.next += 1
-        self._note(chunks)
+        self.next_step += 1
+        self._record_unreadable(chunks)
         self._fill(chunks)
 
     def draw(self) -> Draw:
         x, u = self.images.split(self.sizes)
         return Draw(x, self.y, u, self.rows, self.truth)
 
-    def everything(self) -> AllImages:
-        raise UserError(
-            "this method looks at all images at once, and streamed ones never are in memory at "
-            "once: use --set stream=no, or another method"
-        )
-
     def counts(self) -> dict[str, float]:
-        """How many images could not be read so far, by any rank."""
+        """The number of images that any rank could not read so far."""
         mine = self.unreadable.nonzero().flatten().tolist()
         rows = sorted({row for rows in distributed.collect(mine) for row in rows})
         self.unreadable[rows] = True
         return {"unreadable": len(rows)}
 
-    def _send_for(self, step: int) -> list[Future[Chunk]]:
+    def _submit(self, step: int) -> list[Future[Chunk]]:
         random = np.random.default_rng([self.seed, 2, step])
         futures = []
         for files, order in zip(self.parts, (self.shuffle_x, self.shuffle_u), strict=True):
             rows = order.at(step).tolist()
-            places = random.random(order.batch)[slice_of(order.batch)].tolist()
+            positions = random.random(order.batch)[slice_of(order.batch)].tolist()
             for begin in range(0, len(rows), CHUNK):
                 some = slice(begin, begin + CHUNK)
-                futures.append(self.reader.submit(files, rows[some], places[some], replace=True))
+                futures.append(self.reader.submit(files, rows[some], positions[some], replace=True))
         return futures
 
-    def _note(self, chunks: list[Chunk]) -> None:
-        """Images that could not be read are remembered; too many of them are an error."""
+    def _record_unreadable(self, chunks: list[Chunk]) -> None:
+        """Record the images that could not be read. Too many of them are an error."""
         for chunk in chunks:
             first = 0 if chunk.files is self.parts[0] else len(self.parts[0])
             for row in chunk.bad:
                 self.unreadable[first + row] = True
-            most = max(FEW_BAD, len(self.unreadable) // 100)
+            most = max(TOLERATED, len(self.unreadable) // 100)
             if chunk.bad and (count := int(self.unreadable.sum())) > most:
                 row, why = next(iter(chunk.bad.items()))
                 raise UserError(
@@ -185,14 +153,11 @@ class Streaming(nn.Module):
             self.images[begin : begin + len(chunk.images)].copy_(chunk.images)
             begin += len(chunk.images)
         if self.images.is_cuda:
-            # The host may be ahead of the GPU by so many steps: each holds a batch until it is due.
+            # Each step that the host launches ahead of the GPU holds a batch: limit their number.
             self.copied.append(torch.cuda.Event())
             self.copied[-1].record()
             if len(self.copied) > self.ahead:
                 self.copied.popleft().synchronize()
-
-
-Feed = Resident | Streaming
 
 
 def in_pieces(
@@ -205,23 +170,16 @@ def in_pieces(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """All images of a part [n, 3, image_size, image_size] and their labels [n], in order.
 
-    Those that stay files come in pieces, the middle of their square (of this side, or of what is
-    usual for the size), without those that cannot be read. That none can is an error, unless it
-    need not be `some`.
+    Images in memory are one piece. Images on disk come in chunks: the central crop of the square,
+    whose side is `side` or follows from `image_size`. Unreadable ones are left out with a warning;
+    with `some`, it is an error if all are unreadable.
     """
     if isinstance(part, Images):
         yield part.images, part.labels
         return
-    begins = deque(range(0, len(part), CHUNK))
-    pending: deque[Future[Chunk]] = deque()
     bad: dict[int, str] = {}
     with Reader(side or side_for(image_size), device, workers) as reader:
-        while begins or pending:
-            while begins and len(pending) <= LANES:
-                begin = begins.popleft()
-                rows = range(begin, min(begin + CHUNK, len(part)))
-                pending.append(reader.submit(part, rows, [0.5] * len(rows)))
-            chunk = pending.popleft().result()
+        for chunk in reader.read_all(part):
             bad |= chunk.bad
             if chunk.images.is_cuda:
                 chunk.images.record_stream(torch.cuda.current_stream())

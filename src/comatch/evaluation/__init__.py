@@ -1,4 +1,4 @@
-"""How good a network is: on images whose truth is known, and never to choose anything by test."""
+"""Accuracy and calibration of a network, on images whose labels are known."""
 
 from comatch.evaluation import temperature
 from comatch.evaluation.accuracy import Scores, features, probabilities, score_part

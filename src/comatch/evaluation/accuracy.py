@@ -1,4 +1,4 @@
-"""Class probabilities of images, and what they are worth."""
+"""Class probabilities of images, and scores against their labels."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,101 +19,102 @@ def probabilities(
     net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512
 ) -> Tensor:
     """p(y|x) [N, C] of uint8 images [N, 3, H, W], on the CPU."""
-    return look(net, images, mean, std, batch, lambda seen: F.softmax(seen.logits, dim=1))
+    return in_batches(net, images, mean, std, batch, lambda out: F.softmax(out.logits, dim=1))
 
 
 def features(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512) -> Tensor:
     """f(x) [N, width] of uint8 images [N, 3, H, W], on the CPU."""
-    return look(net, images, mean, std, batch, lambda seen: seen.features)
+    return in_batches(net, images, mean, std, batch, lambda out: out.features)
 
 
 @torch.no_grad()
-def look(
+def in_batches(
     net: Network,
     images: Tensor,
     mean: Tensor,
     std: Tensor,
     batch: int,
-    keep: Callable[[Output], Tensor],
+    select: Callable[[Output], Tensor],
 ) -> Tensor:
-    """What is kept of what a network makes of images, some at a time."""
+    """The selected output of a network in evaluation mode, batch by batch, on the CPU."""
     chunks = []
     with net.eval_mode():
         for chunk in images.split(batch):
             x = normalise(chunk.to(mean.device).float(), mean, std)
             x = x.contiguous(memory_format=torch.channels_last)
-            chunks.append(keep(net(x)))
+            chunks.append(select(net(x)))
     return torch.cat(chunks).cpu()
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Shares between 0 and 1."""
+    """Accuracy and calibration; all shares are between 0 and 1."""
 
     top1: float
-    top5: float | None  # none with five classes or fewer
-    per_class: list[float | None]  # share of each class that is found; none: not in this part
-    taken_for: list[tuple[int, float] | None]  # the wrong class it is most often given, how often
+    top5: float | None  # None with five classes or fewer
+    recall: list[float | None]  # of each class; None: no image of it
+    confused_with: list[tuple[int, float] | None]  # most frequent wrong class, its share
     calibration_error: float  # mean gap between confidence and accuracy, over 15 bins
     images: int
 
 
-class Judged(NamedTuple):
-    """What is kept of each image: with many classes, p itself would be much to keep."""
+class Predicted(NamedTuple):
+    """A few numbers of each image: for many classes, storing all probabilities takes too much."""
 
-    labels: Tensor  # [N]
-    guesses: Tensor  # [N] the likeliest class
-    among_five: Tensor  # [N] bool: the truth is one of the five likeliest classes
-    confidence: Tensor  # [N]
+    labels: Tensor  # [N] the true class
+    predictions: Tensor  # [N] the predicted class
+    in_top5: Tensor  # [N] bool: the true class is among the five with the highest probability
+    confidence: Tensor  # [N] probability of the predicted class
 
 
-def judge(p: Tensor, labels: Tensor) -> Judged:
-    """Compares probabilities [N, C] with the truth [N]."""
+def compare(p: Tensor, labels: Tensor) -> Predicted:
+    """Probabilities [N, C] beside the labels [N]."""
     five = p.topk(min(5, p.shape[1]), dim=1).indices
-    return Judged(labels, p.argmax(1), (five == labels[:, None]).any(1), p.amax(dim=1))
+    return Predicted(labels, p.argmax(1), (five == labels[:, None]).any(1), p.amax(dim=1))
 
 
-def together(judged: Iterable[Judged]) -> Judged:
-    return Judged(*(torch.cat(column) for column in zip(*judged, strict=True)))
+def concatenate(pieces: Iterable[Predicted]) -> Predicted:
+    return Predicted(*(torch.cat(column) for column in zip(*pieces, strict=True)))
 
 
-def score(judged: Judged, classes: int) -> Scores:
-    labels, guesses, among_five, confidence = judged
-    right = guesses == labels
-    given = [guesses[labels == c] for c in range(classes)]
+def score(predicted: Predicted, classes: int) -> Scores:
+    labels, predictions, in_top5, confidence = predicted
+    right = predictions == labels
+    of_class = [predictions[labels == c] for c in range(classes)]
     return Scores(
-        top1=share(right),
-        top5=among_five.float().mean().item() if classes > 5 else None,
-        per_class=[share(g == c) if len(g) else None for c, g in enumerate(given)],
-        taken_for=[most_frequent_mistake(g, c) for c, g in enumerate(given)],
+        top1=mean(right),
+        top5=in_top5.float().mean().item() if classes > 5 else None,
+        recall=[mean(found == c) if len(found) else None for c, found in enumerate(of_class)],
+        confused_with=[most_confused(found, c) for c, found in enumerate(of_class)],
         calibration_error=calibration_error(confidence, right),
         images=len(labels),
     )
 
 
 def interval(share: float, images: int) -> tuple[float, float]:
-    """Where the true share lies, 19 times out of 20, if `share` of so many images were right.
+    """The 95 % confidence interval of an accuracy of `share`, measured on so many images.
 
-    Wilson's: unlike plus or minus two deviations it stays between 0 and 1, with few images too.
+    Wilson's interval: it stays between 0 and 1, also for few images.
     """
     z = 1.96
-    middle = (share + z**2 / (2 * images)) / (1 + z**2 / images)
+    centre = (share + z**2 / (2 * images)) / (1 + z**2 / images)
     spread = (share * (1 - share) / images + (z / (2 * images)) ** 2) ** 0.5
-    reach = z * spread / (1 + z**2 / images)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    half = z * spread / (1 + z**2 / images)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def share(true: Tensor) -> float:
-    return true.double().mean().item()
+def mean(holds: Tensor) -> float:
+    """The share of True."""
+    return holds.double().mean().item()
 
 
-def most_frequent_mistake(guesses: Tensor, truth: int) -> tuple[int, float] | None:
-    """Of what images of one class are taken for [n]: the most frequent wrong class, its share."""
-    wrong = guesses[guesses != truth]
+def most_confused(predictions: Tensor, label: int) -> tuple[int, float] | None:
+    """The most frequent wrong class among predictions [n] for images of one class, its share."""
+    wrong = predictions[predictions != label]
     if not len(wrong):
         return None
     count, most = wrong.bincount().max(0)
-    return int(most), int(count) / len(guesses)
+    return int(most), int(count) / len(predictions)
 
 
 def score_part(
@@ -124,20 +125,22 @@ def score_part(
     device: torch.device,
     workers: int | None = None,
 ) -> Scores:
-    """What `predict` (images to p [n, C]) makes of a part, in memory or still files.
+    """Scores of `predict`, images to p [n, C], on a part in memory or on disk.
 
-    Ranks share the images, and all get the scores.
+    Each rank predicts its share of the images, and all ranks return the same scores.
     """
     mine = part
     if len(part) >= distributed.world() > 1:
         mine = part.subset(torch.arange(distributed.rank(), len(part), distributed.world()))
     pieces = in_pieces(mine, image_size, device, workers)
-    judged = together(judge(predict(images), labels) for images, labels in pieces)
-    return score(together(distributed.collect(judged)) if mine is not part else judged, classes)
+    predicted = concatenate(compare(predict(images), labels) for images, labels in pieces)
+    if mine is not part:
+        predicted = concatenate(distributed.collect(predicted))
+    return score(predicted, classes)
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> float:
-    """Expected calibration error: is an image called 90 % sure right nine times out of ten?"""
+    """Expected calibration error: the mean gap between confidence and accuracy, by confidence."""
     bin_of = (confidence * bins).long().clamp(max=bins - 1)
     error = 0.0
     for b in range(bins):

@@ -1,18 +1,18 @@
-"""How much too sure a classifier is, in one number.
+"""Temperature scaling: calibrated probabilities from one number.
 
-A network that knows its few labels by heart is surer of all else than it should be. Dividing the
-logarithms of its probabilities by a temperature T makes it less sure and changes no decision:
+A network trained on few labels is overconfident on other images. Dividing its log-probabilities by
+a temperature T lowers the confidence and leaves every predicted class as it is:
 
     p_T(y|x) ~ p(y|x)^(1/T),      T = argmin_T  - mean log p_T(label|x),   T >= 1
 
-The labels must be of images that the network did not learn from.
+The temperature must be fitted to labels of images that the network was not trained on.
 """
 
 import torch.nn.functional as F
 from torch import Tensor
 
-HIGHEST = 20.0  # where everything is about as likely
-LEAST = 1e-30  # a probability that was rounded to zero is not impossible
+HIGHEST = 20.0  # all classes are then about equally likely
+LEAST = 1e-30  # in place of a probability that was rounded to zero
 
 
 def soften(p: Tensor, temperature: float) -> Tensor:  # [N, C]
@@ -23,17 +23,17 @@ def soften(p: Tensor, temperature: float) -> Tensor:  # [N, C]
 
 
 def fit(p: Tensor, labels: Tensor) -> float:
-    """T for probabilities [N, C] of images with these labels [N]."""
+    """T for probabilities [N, C] of images with these labels [N]; at least 1, at most HIGHEST."""
     logs = p.double().clamp(min=LEAST).log()
 
-    def surprise(coldness: float) -> float:
-        return F.cross_entropy(logs * coldness, labels).item()
+    def loss(inverse: float) -> float:
+        return F.cross_entropy(logs * inverse, labels).item()
 
-    # It is convex in 1/T, so thirds that do not hold the minimum can be cut off.
+    # Ternary search: the loss is convex in 1/T.
     low, high = 1 / HIGHEST, 1.0
     for _ in range(50):
         third = (high - low) / 3
-        if surprise(low + third) < surprise(high - third):
+        if loss(low + third) < loss(high - third):
             high -= third
         else:
             low += third

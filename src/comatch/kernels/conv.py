@@ -26,7 +26,7 @@ def _kernel(name: str, device: torch.device, shared: int, **defined: Any) -> Any
     source = header + SOURCE.read_text()
     major, minor = torch.cuda.get_device_capability(device)
     key = f"{torch.version.cuda} sm_{major}{minor} {name}\n{source}"
-    binary = cache.remembered(key, lambda: nvrtc._nvrtc_compile(source, name)[0])
+    binary = cache.cached(key, lambda: nvrtc._nvrtc_compile(source, name)[0])
     kernels: Any = nvrtc._cuda_load_module(binary, [name])
     kernel = kernels[name]
     kernel.set_shared_memory_config(shared)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from comatch import distributed, losses
-from comatch.config import MethodConfig, check_name, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.memory import RingBuffer, Window
 from comatch.methods.method import Method, Remembered, Step
-from comatch.methods.selection import SELECTIONS
+from comatch.methods.selection import THRESHOLDS
 from comatch.types import UNLABELLED, Batch, Task
 
 
@@ -30,43 +30,49 @@ class CoMatch(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "comatch"
-        alpha: float = setting(0.9, "weight of the model's own prediction in a pseudo-label")
-        bank_size: int = setting(2560, "K: images in the memory bank")
-        temperature: float = setting(0.2, "t: temperature of affinities and embedding graph")
-        threshold: float = setting(0.95, "tau: least confidence of a pseudo-label that is learned")
-        edge_threshold: float = setting(
-            0.8, "T: least similarity of two pseudo-labels that are joined in the graph"
+        alpha: float = setting(
+            0.9, "weight of the model's own prediction in a pseudo-label", least=0, most=1
         )
-        lambda_cls: float = setting(1.0, "weight of the pseudo-label loss")
-        lambda_ctr: float = setting(1.0, "weight of the contrastive loss")
-        embedding_dim: int = setting(64, "width of an embedding")
-        alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
+        bank_size: int = setting(2560, "K: images in the memory bank", least=1)
+        temperature: float = setting(
+            0.2, "t: temperature of affinities and embedding graph", above=0
+        )
+        threshold: float = setting(
+            0.95, "tau: least confidence of a pseudo-label that is learned", least=0, most=1
+        )
+        edge_threshold: float = setting(
+            0.8,
+            "T: least similarity of two pseudo-labels that are joined in the graph",
+            least=0,
+            most=1,
+        )
+        lambda_cls: float = setting(1.0, "weight of the pseudo-label loss", least=0)
+        lambda_ctr: float = setting(1.0, "weight of the contrastive loss", least=0)
+        embedding_dim: int = setting(64, "width of an embedding", least=1)
+        alignment_window: int = setting(
+            32, "batches whose mean prediction alignment looks at", least=1
+        )
         hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
-        hard_from: float = setting(0.0, "with hard_labels: share of the run before they are hard")
-        graph: str = setting("authors", "embedding graph: authors (z.z' everywhere) or paper")
+        graph: str = setting(
+            "authors",
+            "embedding graph: authors (z.z' everywhere) or paper",
+            choices=("authors", "paper"),
+        )
         selection: str = setting(
             "fixed",
-            "what is learned: fixed (by tau), adaptive or classwise (FreeMatch), soft (SoftMatch)",
+            "pseudo-labels to learn: fixed (above tau) or adaptive (FreeMatch's thresholds)",
+            choices=tuple(THRESHOLDS),
         )
-        selection_decay: float = setting(0.999, "share that usual confidences keep at each step")
-
-        def __post_init__(self) -> None:
-            check_name(self.graph, ("authors", "paper"), "graph")
-            check_name(self.selection, SELECTIONS, "selection")
-            decay = self.selection_decay
-            require(0 <= decay < 1, f"selection_decay={decay}: must be in [0, 1)")
-            require(0 <= self.hard_from <= 1, f"hard_from={self.hard_from}: must be in [0, 1]")
-            require(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
-            require(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
-            for name in ("bank_size", "embedding_dim", "alignment_window"):
-                require(getattr(self, name) >= 1, f"{name}: must be at least 1")
+        selection_decay: float = setting(
+            0.999, "share that usual confidences keep at each step", least=0, below=1
+        )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)
         self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = Window(config.alignment_window, task.classes)
-        self.selection = SELECTIONS[config.selection](task.classes, config.selection_decay)
+        self.selection = THRESHOLDS[config.selection](task.classes, config.selection_decay)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
@@ -86,11 +92,11 @@ class CoMatch(Method):
             )
             q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
             confidence, label = q.max(1)
-            selected = self.selection(q, confidence, label, mean_p, c.threshold)
-            target = self.harden(q, label) if c.hard_labels else q
+            selected = self.selection(q, confidence, label, c.threshold)
+            target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
-        loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.weight)
+        loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.confident)
         # The graph joins the images of all ranks; each of them computes the whole of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(
@@ -107,16 +113,11 @@ class CoMatch(Method):
             "bank_z": (z_x.detach(), z_weak.detach()),
             "recent_p": mean_p[None],
         }
-        if selected.now is not None:
-            remember["selection"] = selected.now
+        if selected.remember is not None:
+            remember["selection"] = selected.remember
         return Step(
             loss,
             {name: value.detach() for name, value in metrics.items()},
             remember,
             label.masked_fill(~selected.confident, UNLABELLED),
         )
-
-    def harden(self, q: Tensor, label: Tensor) -> Tensor:  # [muB, C]
-        """One class instead of its probabilities, once the time for it has come."""
-        hard = F.one_hot(label, self.classes).to(q.dtype)
-        return torch.where(self.progress >= self.config.hard_from, hard, q)

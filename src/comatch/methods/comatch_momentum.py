@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch import distributed, losses
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.memory import RingBuffer, Window
 from comatch.methods.method import Method, Remembered, Step
 from comatch.nets.network import Network
@@ -33,25 +33,36 @@ class CoMatchMomentum(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "comatch_momentum"
-        ema_decay: float = setting(0.996, "m: share of itself that the EMA model keeps at a step")
-        first_decay: float = setting(0.99, "the same in the first epoch, which has more to forget")
-        alpha: float = setting(0.9, "weight of the EMA model's own prediction in a pseudo-label")
-        bank_size: int = setting(30_000, "K: images in the memory bank, and in the queue")
-        temperature: float = setting(0.1, "t: temperature of affinities and embedding graph")
-        threshold: float = setting(0.6, "tau: least confidence of a pseudo-label that is learned")
-        edge_threshold: float = setting(
-            0.3, "T: least similarity of two pseudo-labels that are joined in the graph"
+        ema_decay: float = setting(
+            0.996, "m: share of itself that the EMA model keeps at a step", least=0, most=1
         )
-        lambda_cls: float = setting(10.0, "weight of the pseudo-label loss")
-        lambda_ctr: float = setting(10.0, "largest weight of the contrastive loss, from 1 on")
-        embedding_dim: int = setting(128, "width of an embedding")
-        alignment_window: int = setting(128, "batches whose mean prediction alignment looks at")
-
-        def __post_init__(self) -> None:
-            require(0 <= self.alpha <= 1, f"alpha={self.alpha}: must be in [0, 1]")
-            require(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
-            for name in ("bank_size", "embedding_dim", "alignment_window"):
-                require(getattr(self, name) >= 1, f"{name}: must be at least 1")
+        first_decay: float = setting(
+            0.99, "the same in the first epoch, which has more to forget", least=0, most=1
+        )
+        alpha: float = setting(
+            0.9, "weight of the EMA model's own prediction in a pseudo-label", least=0, most=1
+        )
+        bank_size: int = setting(30_000, "K: images in the memory bank, and in the queue", least=1)
+        temperature: float = setting(
+            0.1, "t: temperature of affinities and embedding graph", above=0
+        )
+        threshold: float = setting(
+            0.6, "tau: least confidence of a pseudo-label that is learned", least=0, most=1
+        )
+        edge_threshold: float = setting(
+            0.3,
+            "T: least similarity of two pseudo-labels that are joined in the graph",
+            least=0,
+            most=1,
+        )
+        lambda_cls: float = setting(10.0, "weight of the pseudo-label loss", least=0)
+        lambda_ctr: float = setting(
+            10.0, "largest weight of the contrastive loss, from 1 on", least=0
+        )
+        embedding_dim: int = setting(128, "width of an embedding", least=1)
+        alignment_window: int = setting(
+            128, "batches whose mean prediction alignment looks at", least=1
+        )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)

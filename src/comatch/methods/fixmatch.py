@@ -26,8 +26,10 @@ class FixMatch(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "fixmatch"
-        threshold: float = setting(0.95, "tau: least confidence of a pseudo-label that is learned")
-        lambda_u: float = setting(1.0, "weight of the pseudo-label loss")
+        threshold: float = setting(
+            0.95, "tau: least confidence of a pseudo-label that is learned", least=0, most=1
+        )
+        lambda_u: float = setting(1.0, "weight of the pseudo-label loss", least=0)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

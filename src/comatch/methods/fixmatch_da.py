@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from comatch import losses
-from comatch.config import require, setting
+from comatch.config import setting
 from comatch.memory import Window
 from comatch.methods.fixmatch import FixMatch
 from comatch.types import Task
@@ -22,10 +22,9 @@ class FixMatchDA(FixMatch):
     @dataclass(frozen=True)
     class Config(FixMatch.Config):
         method = "fixmatch_da"
-        alignment_window: int = setting(32, "batches whose mean prediction alignment looks at")
-
-        def __post_init__(self) -> None:
-            require(self.alignment_window >= 1, "alignment_window: must be at least 1")
+        alignment_window: int = setting(
+            32, "batches whose mean prediction alignment looks at", least=1
+        )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

@@ -13,6 +13,7 @@ The labels are spread at steps that are known beforehand, and are kept as buffer
 certainty is zero, so one graph of the step serves both phases.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch import distributed, propagation
-from comatch.augment.policies import normalise
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.methods.method import Method, Step
 from comatch.types import UNLABELLED, AllImages, Batch, Task
 
@@ -37,19 +37,20 @@ class LabelPropagation(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "label_propagation"
-        warm_up: float = setting(0.1, "share of the run in which the labels alone are learned")
-        refreshes: int = setting(50, "times that labels are propagated in the rest of the run")
-        neighbours: int = setting(50, "k: images that each is joined with in the graph")
-        gamma: float = setting(3.0, "power of a similarity: large ones leave only the nearest")
-        alpha: float = setting(0.99, "how far labels spread: near 1, through the whole graph")
-        iterations: int = setting(20, "steps of conjugate gradients that spread them")
-
-        def __post_init__(self) -> None:
-            require(0 <= self.warm_up < 1, f"warm_up={self.warm_up}: must be in [0, 1)")
-            require(0 <= self.alpha < 1, f"alpha={self.alpha}: must be in [0, 1)")
-            require(self.gamma > 0, f"gamma={self.gamma}: must be above 0")
-            for name in ("refreshes", "neighbours", "iterations"):
-                require(getattr(self, name) >= 1, f"{name}: must be at least 1")
+        warm_up: float = setting(
+            0.1, "share of the run in which the labels alone are learned", least=0, below=1
+        )
+        refreshes: int = setting(
+            50, "times that labels are propagated in the rest of the run", least=1
+        )
+        neighbours: int = setting(50, "k: images that each is joined with in the graph", least=1)
+        gamma: float = setting(
+            3.0, "power of a similarity: large ones leave only the nearest", above=0
+        )
+        alpha: float = setting(
+            0.99, "how far labels spread: near 1, through the whole graph", least=0, below=1
+        )
+        iterations: int = setting(20, "steps of conjugate gradients that spread them", least=1)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
@@ -78,7 +79,7 @@ class LabelPropagation(Method):
         v = torch.cat([self.features(everything.x), self.features(everything.u)])  # [X + U, D]
         graph = propagation.neighbour_graph(v, c.neighbours, c.gamma)
         known = F.one_hot(y, self.classes).to(v.dtype)
-        known = torch.cat([known, known.new_zeros(len(everything.u), self.classes)])
+        known = torch.cat([known, known.new_zeros(len(v) - len(y), self.classes)])
         z = propagation.propagate(graph, known, c.alpha, c.iterations)[len(y) :]  # [U, C]
 
         certainty = propagation.certainty(z)
@@ -88,19 +89,13 @@ class LabelPropagation(Method):
             (self.label, label),
             (self.certainty, certainty),
             (self.class_weight, weight),
-        ):  # the first rank's, because a GPU may round differently from another
+        ):  # the first rank's, because another GPU may round differently
             mine.copy_(distributed.from_first_rank(new))
 
-    def features(self, images: Tensor, chunk: int = 512) -> Tensor:
-        """f(x) [N, D] at length one, of images as they are [N, 3, H, W] uint8."""
-        like, chunks = self.net.classifier.weight, []
-        mean, std = like.new_tensor(self.task.mean), like.new_tensor(self.task.std)
+    def features(self, inputs: Iterable[Tensor]) -> Tensor:
+        """f(x) [N, D] at length one, of inputs in chunks."""
         with self.net.eval_mode():
-            for part in images.split(chunk):
-                x = normalise(part.to(like.dtype), mean, std)
-                x = x.contiguous(memory_format=torch.channels_last)
-                chunks.append(F.normalize(self.net(x).features, dim=1))
-        return torch.cat(chunks)
+            return torch.cat([F.normalize(self.net(x).features, dim=1) for x in inputs])
 
     def forward(self, batch: Batch) -> Step:
         (weak,) = batch.u

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from comatch import losses
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
@@ -25,11 +25,10 @@ class MeanTeacher(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "mean_teacher"
-        lambda_u: float = setting(8.0, "largest weight of consistency: 100 M / N for 4,000 labels")
-        ramp: float = setting(0.27, "share of the run over which that weight is reached")
-
-        def __post_init__(self) -> None:
-            require(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+        lambda_u: float = setting(
+            8.0, "largest weight of consistency: 100 M / N for 4,000 labels", least=0
+        )
+        ramp: float = setting(0.27, "share of the run over which that weight is reached", above=0)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

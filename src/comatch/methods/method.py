@@ -75,6 +75,11 @@ class Method(nn.Module):
         """Of each view, from one forward over all: batch norm must see them together."""
         return self.net(torch.cat(views)).logits.split([len(view) for view in views])
 
+    @classmethod
+    def needs_all_images(cls) -> bool:
+        """Whether the method has a `before_step`, which is given all images."""
+        return cls.before_step is not Method.before_step
+
     def before_step(self, step: int, everything: AllImages) -> None:
         """Called before each step with its number; a method may look at all images here, from
         time to time. What it writes, it writes in place."""
@@ -88,8 +93,5 @@ class Method(nn.Module):
             parts = parts if isinstance(parts, tuple) else (parts,)
             # From all ranks, part by part: each remembers the same, in the order of one process.
             getattr(self, name).push(*map(distributed.gather, parts))
-        decay = self.decay
-        if self.config.ema_warmup:  # an average of few steps should not be of the first weights
-            decay = torch.clamp((1 + self.step) / (10 + self.step), max=decay)
-        self.ema.update(self.net, decay)
+        self.ema.update(self.net, self.decay)
         self.step.add_(1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from comatch import losses
 from comatch.augment.mixing import mix, sample_mix
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
@@ -30,14 +30,12 @@ class MixMatch(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "mixmatch"
-        temperature: float = setting(0.5, "T: below 1 makes guesses more decided")
-        alpha: float = setting(0.75, "of the Beta distribution: small values mix little")
-        lambda_u: float = setting(75.0, "largest weight of the guesses")
-        ramp: float = setting(1.0, "share of the run over which that weight is reached, linearly")
-
-        def __post_init__(self) -> None:
-            for name in ("temperature", "alpha", "ramp"):
-                require(getattr(self, name) > 0, f"{name}: must be above 0")
+        temperature: float = setting(0.5, "T: below 1 makes guesses more decided", above=0)
+        alpha: float = setting(0.75, "of the Beta distribution: small values mix little", above=0)
+        lambda_u: float = setting(75.0, "largest weight of the guesses", least=0)
+        ramp: float = setting(
+            1.0, "share of the run over which that weight is reached, linearly", above=0
+        )
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

@@ -25,13 +25,18 @@ class PseudoLabel(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "pseudo_label"
-        threshold: float = setting(0.0, "least confidence of a guess that is learned; 0: all are")
-        lambda_u: float = setting(3.0, "largest weight of the guesses")
-        ramp_begin: float = setting(0.1, "share of the run after which guesses begin to count")
-        ramp_end: float = setting(0.6, "share of the run after which they count in full")
+        threshold: float = setting(
+            0.0, "least confidence of a guess that is learned; 0: all are", least=0, most=1
+        )
+        lambda_u: float = setting(3.0, "largest weight of the guesses", least=0)
+        ramp_begin: float = setting(
+            0.1, "share of the run after which guesses begin to count", least=0
+        )
+        ramp_end: float = setting(0.6, "share of the run after which they count in full", above=0)
 
         def __post_init__(self) -> None:
-            require(0 <= self.ramp_begin < self.ramp_end, "ramp_end must come after ramp_begin")
+            super().__post_init__()
+            require(self.ramp_begin < self.ramp_end, "ramp_end must come after ramp_begin")
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

@@ -25,7 +25,7 @@ from comatch import losses
 from comatch.augment.ctaugment import CTAugment
 from comatch.augment.mixing import mix, sample_mix
 from comatch.augment.policies import denormalise, normalise
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.memory import Window
 from comatch.methods.method import Method, Step
 from comatch.methods.s4l_rotation import QUARTERS
@@ -43,22 +43,25 @@ class ReMixMatch(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "remixmatch"
-        temperature: float = setting(0.5, "T: below 1 makes guesses more decided")
-        alpha: float = setting(0.75, "of the Beta distribution: small values mix little")
-        lambda_u: float = setting(1.5, "largest weight of the mixed guesses")
-        lambda_u1: float = setting(0.5, "largest weight of the guesses on one strong view, unmixed")
-        lambda_r: float = setting(0.5, "weight of the rotations")
-        ramp: float = setting(1 / 64, "share of the run over which weights get largest, linearly")
-        alignment_window: int = setting(128, "batches whose mean prediction alignment looks at")
-        bin_decay: float = setting(0.99, "rho: share of itself that a bin's weight keeps at a hit")
-        bin_threshold: float = setting(0.8, "least weight of a bin in use, as a share of the best")
-
-        def __post_init__(self) -> None:
-            for name in ("temperature", "alpha", "ramp"):
-                require(getattr(self, name) > 0, f"{name}: must be above 0")
-            for name in ("bin_decay", "bin_threshold"):
-                require(0 <= getattr(self, name) <= 1, f"{name}: must be in [0, 1]")
-            require(self.alignment_window >= 1, "alignment_window: must be at least 1")
+        temperature: float = setting(0.5, "T: below 1 makes guesses more decided", above=0)
+        alpha: float = setting(0.75, "of the Beta distribution: small values mix little", above=0)
+        lambda_u: float = setting(1.5, "largest weight of the mixed guesses", least=0)
+        lambda_u1: float = setting(
+            0.5, "largest weight of the guesses on one strong view, unmixed", least=0
+        )
+        lambda_r: float = setting(0.5, "weight of the rotations", least=0)
+        ramp: float = setting(
+            1 / 64, "share of the run over which weights get largest, linearly", above=0
+        )
+        alignment_window: int = setting(
+            128, "batches whose mean prediction alignment looks at", least=1
+        )
+        bin_decay: float = setting(
+            0.99, "rho: share of itself that a bin's weight keeps at a hit", least=0, most=1
+        )
+        bin_threshold: float = setting(
+            0.8, "least weight of a bin in use, as a share of the best", least=0, most=1
+        )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

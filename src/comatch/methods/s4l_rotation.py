@@ -28,7 +28,7 @@ class S4LRotation(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "s4l_rotation"
-        lambda_u: float = setting(1.0, "weight of the rotations")
+        lambda_u: float = setting(1.0, "weight of the rotations", least=0)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from comatch import losses
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.memory import Averages
 from comatch.methods.method import Method, Step
 from comatch.types import Batch, Task
@@ -31,13 +31,13 @@ class TemporalEnsembling(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "temporal_ensembling"
-        alpha: float = setting(0.6, "share of itself that an image's average keeps at each visit")
-        lambda_u: float = setting(2.4, "largest weight of consistency: 30 M / N for 4,000 labels")
-        ramp: float = setting(0.27, "share of the run over which that weight is reached")
-
-        def __post_init__(self) -> None:
-            require(0 <= self.alpha < 1, f"alpha={self.alpha}: must be in [0, 1)")
-            require(self.ramp > 0, f"ramp={self.ramp}: must be above 0")
+        alpha: float = setting(
+            0.6, "share of itself that an image's average keeps at each visit", least=0, below=1
+        )
+        lambda_u: float = setting(
+            2.4, "largest weight of consistency: 30 M / N for 4,000 labels", least=0
+        )
+        ramp: float = setting(0.27, "share of the run over which that weight is reached", above=0)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comatch import distributed, losses
-from comatch.config import MethodConfig, check_name, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.methods.method import Method, Step
 from comatch.types import UNLABELLED, Batch
 
@@ -28,14 +28,16 @@ class Uda(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "uda"
-        threshold: float = setting(0.8, "tau: least confidence of a guess that is learned")
-        temperature: float = setting(0.4, "T: below 1 makes guesses more decided")
-        lambda_u: float = setting(1.0, "weight of the unlabelled images")
-        tsa: str = setting("linear", "how labels are released: none, linear, log or exp")
-
-        def __post_init__(self) -> None:
-            check_name(self.tsa, ("none", *RELEASED), "tsa")
-            require(self.temperature > 0, f"temperature={self.temperature}: must be above 0")
+        threshold: float = setting(
+            0.8, "tau: least confidence of a guess that is learned", least=0, most=1
+        )
+        temperature: float = setting(0.4, "T: below 1 makes guesses more decided", above=0)
+        lambda_u: float = setting(1.0, "weight of the unlabelled images", least=0)
+        tsa: str = setting(
+            "linear",
+            "how labels are released: none, linear, log or exp",
+            choices=("none", "linear", "log", "exp"),
+        )
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comatch.config import MethodConfig, require, setting
+from comatch.config import MethodConfig, setting
 from comatch.methods.method import Method, Step
 from comatch.types import Batch
 
@@ -26,14 +26,12 @@ class Vat(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "vat"
-        epsilon: float = setting(6.0, "length of the adversarial change of a normalised image")
-        xi: float = setting(1e-2, "length of the step with which its direction is found")
-        lambda_u: float = setting(0.3, "weight of the adversarial loss")
-        lambda_entropy: float = setting(0.06, "weight of the entropy of predictions")
-
-        def __post_init__(self) -> None:
-            for name in ("epsilon", "xi"):
-                require(getattr(self, name) > 0, f"{name}: must be above 0")
+        epsilon: float = setting(
+            6.0, "length of the adversarial change of a normalised image", above=0
+        )
+        xi: float = setting(1e-2, "length of the step with which its direction is found", above=0)
+        lambda_u: float = setting(0.3, "weight of the adversarial loss", least=0)
+        lambda_entropy: float = setting(0.06, "weight of the entropy of predictions", least=0)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

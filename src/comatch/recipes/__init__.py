@@ -1,42 +1,59 @@
-"""What to run: one function a setting.
+"""Recipes: the settings for a data set, one function each.
 
-A recipe takes the name of a method and gives a `Recipe`; its docstring promises command, cost and
-result. A new one is a function in a file of this folder, and a line in the list below.
+A function takes the name of a method and returns a `Recipe`. Its docstring gives the command, the
+cost and the result. To add a recipe, write a function and add it to `RECIPES`.
 """
 
+import ast
+import importlib
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from comatch.config import Recipe, check_name
-from comatch.recipes.cifar10 import cifar10, cifar10_fast
-from comatch.recipes.digits import digits
-from comatch.recipes.folder import folder, folder_gpu, folder_pretrained
-from comatch.recipes.imagenet import imagenet_1pct, imagenet_10pct, tiny_imagenet
-from comatch.recipes.stl10 import stl10
+from comatch.config import check_name
 
-RECIPES: dict[str, Callable[[str], Recipe]] = {
-    "digits": digits,
-    "cifar10": cifar10,
-    "cifar10-fast": cifar10_fast,
-    "stl10": stl10,
-    "folder": folder,
-    "folder-pretrained": folder_pretrained,
-    "folder-gpu": folder_gpu,
-    "imagenet-1pct": imagenet_1pct,
-    "imagenet-10pct": imagenet_10pct,
-    "tiny-imagenet": tiny_imagenet,
+if TYPE_CHECKING:
+    from comatch.training.recipe import Recipe
+
+# Module and function by name. The modules load PyTorch, so they are imported when one is used.
+RECIPES = {
+    "digits": ("digits", "digits"),
+    "cifar10": ("cifar10", "cifar10"),
+    "cifar10-fast": ("cifar10", "cifar10_fast"),
+    "stl10": ("stl10", "stl10"),
+    "folder": ("folder", "folder"),
+    "folder-pretrained": ("folder", "folder_pretrained"),
+    "folder-gpu": ("folder", "folder_gpu"),
+    "imagenet-1pct": ("imagenet", "imagenet_1pct"),
+    "imagenet-10pct": ("imagenet", "imagenet_10pct"),
+    "tiny-imagenet": ("imagenet", "tiny_imagenet"),
 }
 MANY_CLASSES = ("imagenet-1pct", "imagenet-10pct", "tiny-imagenet")
 
 
-def get(name: str, method: str | None = None) -> Recipe:
-    """The recipe for this method; left out, it is CoMatch in the form for so many classes."""
+def get(name: str, method: str | None = None) -> "Recipe":
+    """The recipe for a method; by default CoMatch, with many classes its momentum form."""
     check_name(name, RECIPES, "recipe")
-    form = "comatch_momentum" if name in MANY_CLASSES else "comatch"
-    return RECIPES[name](method or form)
+    module, function = RECIPES[name]
+    default = "comatch_momentum" if name in MANY_CLASSES else "comatch"
+    make: Callable[[str], Recipe] = getattr(
+        importlib.import_module(f"comatch.recipes.{module}"), function
+    )
+    return make(method or default)
 
 
 def default_for(data: str, gpu: bool) -> str:
-    """The recipe of the data set's name; for anything else the one for folders."""
+    """The recipe called like the data set, or that for a folder of images."""
     if data in RECIPES:
         return data
     return "folder-gpu" if gpu else "folder"
+
+
+def descriptions() -> dict[str, str]:
+    """The docstring of every recipe, read without importing the modules."""
+    found = {}
+    for name, (module, function) in RECIPES.items():
+        tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text())
+        body = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        found[name] = ast.get_docstring(body[function]) or ""
+    return found

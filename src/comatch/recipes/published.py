@@ -1,13 +1,14 @@
-"""What the rivals' own papers set on CIFAR-10 and STL-10.
+"""Settings that the other methods' papers have on CIFAR-10 and STL-10.
 
-The paper trains them for 1,024 epochs where CoMatch takes 512, with its own network, optimiser and
-learning rate for all (section 4.1). What is left to their papers stands here; the rest, the same on
-every data set, is in each method's `Config`.
+The CoMatch paper trains them for 1,024 epochs, twice as long as CoMatch, with one network,
+optimiser and learning rate for all (section 4.1). Settings that are the same on every data set are
+in each method's `Config`.
 """
 
 from typing import Any
 
-from comatch.config import Recipe, replace
+from comatch.config import replace
+from comatch.training.recipe import Recipe
 
 EPOCH = 1024  # steps
 RAMP = 16_000 / (1024 * EPOCH)  # MixMatch and ReMixMatch: the first 16,000 steps
@@ -26,9 +27,9 @@ ON_STL10: dict[str, dict[str, Any]] = {"mixmatch": {"lambda_u": 50.0}}
 
 
 def with_published_settings(recipe: Recipe) -> Recipe:
-    """The recipe of a data set with what its method's own paper asks for."""
+    """The recipe with the settings of its method's own paper."""
     name = recipe.method.method
     if name.startswith("comatch"):
         return recipe
-    special = ON_STL10.get(name, {}) if recipe.data == "stl10" else {}
+    special = ON_STL10.get(name, {}) if recipe.dataset.data == "stl10" else {}
     return replace(recipe, steps=1024 * EPOCH, **OWN.get(name, {}) | special)

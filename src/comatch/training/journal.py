@@ -65,15 +65,3 @@ class Journal:
         with suppress(OSError):  # a full disk was told when it was met
             self.file.close()
             self.board.close()
-
-
-def averages(sums: dict[str, float]) -> dict[str, float]:
-    """Sums over an interval as means, and pseudo-label accuracy as right out of judged."""
-    sums = dict(sums)
-    steps = sums.pop("steps")
-    sums.pop("finite_steps")
-    judged, right = sums.pop("judged", 0.0), sums.pop("right", 0.0)
-    means = {name: value / steps for name, value in sums.items()}
-    if judged:
-        means["pseudo_accuracy"] = right / judged
-    return means

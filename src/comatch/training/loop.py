@@ -1,6 +1,5 @@
-"""The whole training story: assemble, step, write down, stop and go on."""
+"""The training loop: build, step, log, evaluate, save; stop and resume."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comatch import compiler_cache as cache
-from comatch import distributed, evaluation, files
-from comatch.config import Recipe, replace
+from comatch import compiler_cache, distributed, evaluation, files
+from comatch.config import replace
 from comatch.data import splits
-from comatch.data.splits import Split
+from comatch.device import peak_memory_mb, synchronize
 from comatch.errors import UserError
-from comatch.training import checkpoint, ranks
-from comatch.training.build import Assembly, assemble, description
-from comatch.training.journal import Journal, averages
-from comatch.training.precompute import forget, precompute
-from comatch.training.progress import OpenBar, TrainingBar, beginning, stoppable
+from comatch.training import ranks, state
+from comatch.training.build import Built, build, description
+from comatch.training.environment import run_start
+from comatch.training.journal import Journal
+from comatch.training.meter import Meter, averages
+from comatch.training.progress import Bar, OpenBar, TrainingBar
+from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
-from comatch.training.step import Meter
+from comatch.training.signals import StopRequest, stoppable
 from comatch.types import Dataset, Part
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
-    """Somebody asked to stop; everything up to `step` is saved."""
+    """The run was stopped on request. Everything up to `step` is saved."""
 
     def __init__(self, step: int, folder: Path) -> None:
         super().__init__(f"stopped after step {step}")
@@ -36,57 +36,63 @@ def fit(
     folder: RunFolder,
     recipe: Recipe,
     dataset: Dataset,
-    split: Split,
     device: torch.device,
     data_dir: Path,
     open_bar: OpenBar = TrainingBar,
 ) -> dict[str, Any]:
-    """Trains until `recipe.steps`, from the folder's last checkpoint if it has one.
+    """Train until the last step, from the folder's checkpoint if it has one.
 
-    Returns the summary: the accuracy of the last averaged model, never of the best one.
+    Return the summary. Its accuracy is that of the last EMA model, never of the best.
     """
-    started = beginning()
+    started = run_start()
+    split = folder.load_split(dataset, recipe) or splits.make(
+        dataset, recipe.dataset, recipe.split_seed
+    )
     ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)
-    begins = not folder.checkpoint.exists()
-    # Later, its weights are in the checkpoint: what it began from may be gone.
-    run = assemble(recipe if begins else replace(recipe, init=None), dataset, split, device)
+    # A resumed run has its weights in the checkpoint. The file it started from may be gone.
+    first = not folder.checkpoint.exists()
+    run = build(
+        recipe if first else replace(recipe, init=None), dataset, split, device, folder.features
+    )
     distributed.seed(recipe.seed)  # from here on, each rank draws for its own images
-    if not folder.split.exists():  # only now: nothing is written before everything was checked
+    if not folder.split.exists():  # nothing is written before everything was checked
         folder.create(recipe, data_dir, splits.to_json(split, dataset))
     folder.write_environment(device)
     if run.loaded:
         folder.note("init", run.loaded.to_json())
-    start, seconds, position = restore(folder, run, recipe.seed)
-    parts = {"": dataset.test, "validation_": validation_part(dataset, split)}
-    model_json = description(recipe, dataset.classes, run)
+    start, seconds, position = state.restore(folder, run)
+    model_json = description(run, dataset.classes)
+    held_out = dataset.train.subset(split.validation) if len(split.validation) else None
+    parts = {"": dataset.test, "validation_": held_out}
     began = time.perf_counter() - seconds
     scores: dict[str, float] | None = None
 
     with (
         Journal(folder.path, position, start) as journal,
-        open_bar(f"{recipe.method.method} on {dataset.name}", recipe.steps, start) as bar,
+        open_bar(f"{recipe.method.method} on {dataset.name}", recipe.optim.steps, start) as bar,
         stoppable() as stop,
     ):
         for line in run.loaded.lines() if run.loaded else ():
             bar.say(line)
-        if not precompute(folder, recipe, run, bar, stop):
+        if not run.feed.prepare(WatchBar(bar, stop)):
             raise Interrupted(start, folder.path)
-        for step in range(start, recipe.steps):
+        for step in range(start, recipe.optim.steps):
             run.step(step)
             if step == start:
-                startup = round(wait_for(device) - started, 2)
+                startup = round(synchronize(device) - started, 2)
                 folder.note("startup_seconds", startup)
                 if run.step.engine != "eager":
-                    bar.say(f"first step after {startup:.1f} s; compiled code: {cache.folder()}")
+                    cache = compiler_cache.folder()
+                    bar.say(f"first step after {startup:.1f} s; compiled code: {cache}")
             done = step + 1
-            last = done == recipe.steps
-            # Asked once: what is said to be saved must have been saved, and by all ranks.
+            last = done == recipe.optim.steps
+            # All ranks ask once, so that all save at the same step.
             stopping = distributed.any_rank(stop.asked)
             bar.advance(done)
             if last or done % recipe.log_every == 0:
                 stop_on_bad_numbers(run.step.meter, done, folder)
-                means = averages(run.step.meter.read()) | run.data.counts()
+                means = averages(run.step.meter.read()) | run.feed.counts()
                 journal.write(done, "train", means)
                 bar.show(done, means)
             if last or done % recipe.eval_every == 0:
@@ -94,9 +100,9 @@ def fit(
                 journal.write(done, "eval", scores)
             if last or done % recipe.checkpoint_every == 0 or stopping:
                 stop_on_bad_numbers(run.step.meter, done, folder)
-                # The checkpoint comes last: what a kill in between leaves is written again.
+                # The checkpoint comes last: what a kill before it leaves is written again.
                 folder.write_model(run.method.evaluated, model_json)
-                save(folder, run, done, time.perf_counter() - began, journal.position)
+                state.save(folder, run, done, time.perf_counter() - began, journal.position)
             if stopping and not last:
                 raise Interrupted(done, folder.path)
 
@@ -108,39 +114,40 @@ def fit(
         "seed": recipe.seed,
         **(evaluate(run, parts) if scores is None else scores),  # of the last step
         "checkpoint": f"last, {run.method.evaluated_weights}",
-        "steps": recipe.steps,
+        "steps": recipe.optim.steps,
         "seconds": round(time.perf_counter() - began, 2),
         "peak_memory_mb": peak_memory_mb(device),
-        **run.data.counts(),
+        **run.feed.counts(),
     }
     files.write_json(folder.summary, summary)
-    forget(folder)
+    run.feed.finish()
     return summary
 
 
-def wait_for(device: torch.device) -> float:
-    """The time at which the device has done what it was told so far."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+class WatchBar:
+    """Shows the preparation of a feed on the bar of the run."""
+
+    def __init__(self, bar: Bar, stop: StopRequest) -> None:
+        self.progress = bar.encoding
+        self.stop = stop
+
+    def stopped(self) -> bool:
+        return self.stop.asked
 
 
-def validation_part(dataset: Dataset, split: Split) -> Part | None:
-    return dataset.train.subset(split.validation) if len(split.validation) else None
-
-
-def evaluate(run: Assembly, parts: dict[str, Part | None]) -> dict[str, float]:
-    """Accuracy of the averaged model on each part that there is."""
+def evaluate(run: Built, parts: dict[str, Part | None]) -> dict[str, float]:
+    """Accuracy of the EMA model on each part that there is."""
 
     def predict(images: Tensor) -> Tensor:
         return evaluation.probabilities(run.method.evaluated, images, run.mean, run.std)
 
-    recipe, values = run.step.recipe, dict[str, float]()
+    size, workers = run.recipe.dataset.image_size, run.recipe.streaming.workers
+    values: dict[str, float] = {}
     for prefix, part in parts.items():
         if part is None:
             continue
         scores = evaluation.score_part(
-            part, predict, run.method.classes, recipe.image_size, run.mean.device, recipe.workers
+            part, predict, run.method.classes, size, run.mean.device, workers
         )
         values[f"{prefix}top1"] = scores.top1
         if scores.top5 is not None:
@@ -155,7 +162,7 @@ LOWER_LR_HINT = "a lower --set lr=... or --set precision=fp32 with another --out
 def stop_on_bad_numbers(
     meter: Meter, done: int, folder: RunFolder, advice: str = LOWER_LR_HINT
 ) -> None:
-    """NaN or infinity in the steps since the last look: nothing that came of it is written."""
+    """Raise an error after a NaN or an infinity, before anything that came of it is written."""
     bad = meter.bad_steps()
     if not bad:
         return
@@ -166,48 +173,3 @@ def stop_on_bad_numbers(
         f"the loss or its gradient was not finite in {bad} of the steps up to {done}; {kept}. "
         f"Try {advice}"
     )
-
-
-def save(folder: RunFolder, run: Assembly, step: int, seconds: float, position: int) -> None:
-    """AllImages that the next step depends on; of several ranks, the first writes it."""
-    first, *others = ranks.own_states(run)
-    state = {
-        "step": step,
-        "seconds": seconds,
-        "journal": position,
-        "method": run.method.state_dict(),
-        "optimizer": run.step.optimizer.state_dict(),
-        "data": run.data.state_dict(),
-        **first,
-        "others": others,
-    }
-    checkpoint.save(folder.checkpoint, state)
-
-
-def restore(folder: RunFolder, run: Assembly, seed: int) -> tuple[int, float, int]:
-    """Puts the last checkpoint back, if there is one: its step, seconds and journal position."""
-    if not folder.checkpoint.exists():
-        return 0, 0.0, 0
-    state = checkpoint.load(folder.checkpoint)
-    try:
-        run.method.load_state_dict(state["method"])
-        run.data.load_state_dict(state["data"])
-        run.step.load_optimizer(state["optimizer"])
-        ranks.restore_own(run, [state, *state.get("others", [])], seed, state["step"])
-    except (KeyError, RuntimeError, ValueError):
-        raise UserError(
-            f"{folder.checkpoint} is of another version or another run: start with another --out"
-        ) from None
-    return state["step"], state["seconds"], state["journal"]
-
-
-def peak_memory_mb(device: torch.device) -> int | None:
-    """Of the GPU where there is one, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) // 2**20
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20

@@ -1,4 +1,4 @@
-"""Muon: every direction in which a weight matrix is pushed is pushed equally far (Jordan, 2024).
+"""Muon: momentum whose matrix is orthogonalised before it is applied (Jordan, 2024).
 
     v <- m v + (1 - m) g,      u = (1 - m) g + m v
     W <- W - lr (sqrt(max(1, rows / columns)) orthogonal(u) + decay W)
@@ -6,11 +6,10 @@
 orthogonal(u) is u with all its singular values near one, found by five steps of a polynomial. A
 convolution [out, in, k, k] is the matrix [out, in k k].
 
-PyTorch has a Muon that takes matrices one after the other; the networks here have many small ones,
-for which starting a kernel takes longer than running it. So all gradients are laid into a few
-stacks: those with the same shorter side into one, and all the narrow ones together, padded with
-zeros, which change nothing about singular values. What comes out takes the place of the gradient,
-and SGD does the rest.
+PyTorch's own Muon updates one matrix after the other. The networks here have many small matrices,
+for which launching a kernel takes longer than running it. So the gradients are copied into a few
+stacks: one for each length of the shorter side, and one for all narrow matrices, padded with zeros,
+which do not change the singular values. The result replaces the gradient, and SGD applies it.
 """
 
 from collections import defaultdict
@@ -42,9 +41,9 @@ def orthogonal(stack: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.SGD):
-    """SGD for groups of parameters, with Muon's direction for those of `matrices`.
+    """SGD for groups of parameters, with Muon's direction for `matrices`.
 
-    The learning rate of `matrices` is `ratio` times the one that all share, their weight decay is
+    The learning rate of `matrices` is `ratio` times the shared one, and their weight decay is
     decoupled.
     """
 

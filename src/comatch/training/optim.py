@@ -1,35 +1,63 @@
-"""SGD as the paper uses it: Nesterov momentum, no weight decay on batch norm. Or Muon."""
+"""The optimiser: SGD with Nesterov momentum as in the paper, or Muon."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from comatch.config import Recipe
+from comatch.config import Config, setting
 from comatch.methods import Method
 from comatch.training.muon import Muon
+from comatch.training.schedules import SCHEDULES
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
-def build(method: Method, lr: Tensor, recipe: Recipe) -> torch.optim.SGD:
-    """What the recipe names. Muon takes the encoder's convolutions and matrices, SGD the rest."""
-    r = recipe
+@dataclass(frozen=True)
+class OptimConfig(Config):
+    """How the network is optimised."""
+
+    batch: int = setting(64, "B: labelled images a step", least=1)
+    mu: int = setting(7, "unlabelled images a step for every labelled one", least=1)
+    steps: int = setting(524_288, "optimiser steps", least=1)
+    lr: float = setting(0.03, "initial learning rate", above=0)
+    init_lr: float | None = setting(
+        None, "initial learning rate of a run with --init; default: same as lr", above=0
+    )
+    schedule: str = setting(
+        "cosine-7/16",
+        "learning rate over the run: cosine-7/16 (ends at a fifth) or cosine (ends at zero)",
+        choices=tuple(SCHEDULES),
+    )
+    optimizer: str = setting(
+        "sgd", "sgd, or muon: Muon for the encoder's weight matrices", choices=("sgd", "muon")
+    )
+    muon_lr: float = setting(0.02, "initial learning rate of Muon, same schedule", above=0)
+    muon_decay: float | None = setting(None, "weight decay of Muon; default: same as weight_decay")
+    momentum: float = setting(0.9, "Nesterov momentum")
+    weight_decay: float = setting(5e-4, "weight decay")
+    decay_norms: bool = setting(False, "apply weight decay to batch norm and norm biases too")
+
+
+def build(method: Method, lr: Tensor, config: OptimConfig) -> torch.optim.SGD:
+    """SGD for every parameter; or Muon for the encoder's matrices and SGD for the rest."""
+    c = config
     parameters = [p for p in method.net.encoder.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.ndim >= 2]
-    if r.optimizer == "sgd" or not matrices:
-        return build_sgd(method, lr, r.momentum, r.weight_decay, r.decay_norms)
+    if c.optimizer == "sgd" or not matrices:
+        return build_sgd(method, lr, c.momentum, c.weight_decay, c.decay_norms)
     taken = {id(p) for p in matrices}
-    groups = groups_of(method, r.weight_decay, r.decay_norms, taken)
-    decay = r.weight_decay if r.muon_decay is None else r.muon_decay
-    return Muon(matrices, groups, lr, r.muon_lr / r.lr, r.momentum, decay)
+    groups = groups_of(method, c.weight_decay, c.decay_norms, taken)
+    decay = c.weight_decay if c.muon_decay is None else c.muon_decay
+    return Muon(matrices, groups, lr, c.muon_lr / c.lr, c.momentum, decay)
 
 
 def build_sgd(
     net: nn.Module, lr: Tensor, momentum: float, weight_decay: float, decay_norms: bool
 ) -> torch.optim.SGD:
-    """`lr` is a tensor that the training step writes, so a captured step needs no rebuild."""
+    """`lr` is a tensor that the training step writes, so a captured step stays valid."""
     groups = groups_of(net, weight_decay, decay_norms)
     return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=True)
 
@@ -37,7 +65,7 @@ def build_sgd(
 def groups_of(
     net: nn.Module, weight_decay: float, decay_norms: bool, taken: Collection[int] = ()
 ) -> list[dict[str, Any]]:
-    """What is decayed and what is not, but for parameters that are taken already, by their id."""
+    """Parameters with weight decay and without, except those whose id is in `taken`."""
     norms = [p for m in net.modules() if isinstance(m, NORMS) for p in m.parameters(recurse=False)]
     free = set() if decay_norms else {id(p) for p in norms}
     parameters = [p for p in net.parameters() if p.requires_grad and id(p) not in taken]
@@ -49,6 +77,6 @@ def groups_of(
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Length of the whole gradient; not finite as soon as any part of it is not."""
+    """Norm of the whole gradient. It is not finite if any part is not."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     return torch.stack(torch._foreach_norm(gradients)).norm()

@@ -1,10 +1,6 @@
-"""What a person sees while it trains: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere."""
 
-import signal
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from rich.console import Console, Group
@@ -21,16 +17,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-import comatch
-
 Item = TypeVar("Item")
 LINES = 10  # plain lines a run, where there is no terminal to draw on
 
 
 class Bar(Protocol):
-    """What a run tells while it trains, to whoever shows it."""
+    """Shows the progress of a run."""
 
-    def look(self, done: int, total: int) -> None: ...
+    def encoding(self, done: int, total: int) -> None: ...
     def advance(self, done: int) -> None: ...
     def show(self, done: int, values: dict[str, float]) -> None: ...
     def say(self, line: str) -> None: ...
@@ -42,7 +36,7 @@ OpenBar = Callable[[str, int, int], Bar]  # title, steps in all, steps done befo
 
 
 class TrainingBar:
-    """Step and time left on one line; losses, confident pseudo-labels and their accuracy below."""
+    """Steps and remaining time on one line, losses and pseudo-labels below it."""
 
     def __init__(
         self, title: str, steps: int, done: int, show: bool = True, lines: int = LINES
@@ -59,25 +53,25 @@ class TrainingBar:
             TimeRemainingColumn(),
         )
         self.task = self.bar.add_task(title, total=steps, completed=done)
-        self.looking: TaskID | None = None
+        self.cache_task: TaskID | None = None
         self.figures = Text("starting", style="dim")
         self.live: Live | None = None
         if show and self.console.is_terminal:
             self.live = Live(Group(self.bar, self.figures), console=self.console)
 
-    def look(self, done: int, total: int) -> None:
-        """At so many views of images, of all that are looked at before the first step."""
-        if self.looking is None:
-            self.looking = self.bar.add_task("looking at images", total=total)
+    def encoding(self, done: int, total: int) -> None:
+        """Show the filling of the feature cache, in views of images."""
+        if self.cache_task is None:
+            self.cache_task = self.bar.add_task("encoding images", total=total)
             if self.live is None:
-                self.say(f"looking at {total:,} views of images before the first step")
-        self.bar.update(self.looking, completed=done, visible=done < total)
+                self.say(f"encoding {total:,} views of images before the first step")
+        self.bar.update(self.cache_task, completed=done, visible=done < total)
 
     def advance(self, done: int) -> None:
         self.bar.update(self.task, completed=done)
 
     def show(self, done: int, values: dict[str, float]) -> None:
-        """New figures: losses as numbers, shares as per cent."""
+        """Show new metrics."""
         self.figures.plain = describe(values)
         if self.live is None and done >= self.next_line:
             line = f"{self.title} {done}/{self.steps} {self.figures.plain}"
@@ -110,43 +104,6 @@ def describe(values: dict[str, float]) -> str:
     return text
 
 
-_first = [comatch.BORN]
-
-
-def beginning() -> float:
-    """When the way to the first step began: for the first run of a process, with the process."""
-    return _first.pop() if _first else time.perf_counter()
-
-
-class StopRequest:
-    """True once somebody asked to stop (Ctrl-C, or a batch system's SIGTERM)."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        # A second Ctrl-C does not wait. SIGTERM may come twice: from torchrun and from above it.
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = True
-
-
-@contextmanager
-def stoppable() -> Iterator[StopRequest]:
-    """Turns Ctrl-C into a request that the loop answers between two steps."""
-    request = StopRequest()
-    try:
-        before = {n: signal.signal(n, request.ask) for n in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever owns the signals keeps them
-        yield request
-        return
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def watched(items: Iterable[Item], what: str, many: int, show: bool) -> Iterable[Item]:
-    """The same items, and a bar that goes along with them and is gone afterwards."""
+    """The same items, with a progress bar that disappears at the end."""
     return track(items, what, many, console=Console(stderr=True, quiet=not show), transient=True)

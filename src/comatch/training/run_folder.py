@@ -1,16 +1,9 @@
-"""A run is a folder: what decided it, what it saw, what it learned.
+"""A run is a folder with its settings, split, metrics, checkpoint, weights and summary.
 
 Of several ranks, only the first writes into it.
 """
 
-import importlib.metadata
-import os
-import platform
-import shlex
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +12,29 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from comatch import distributed, files, methods
-from comatch.config import Recipe, from_json, to_json
+from comatch.config import flatten, known_settings, to_json
+from comatch.data import splits
+from comatch.data.config import DataConfig, StreamConfig
+from comatch.data.splits import Split
 from comatch.errors import UserError
 from comatch.files import read_json
+from comatch.training.environment import environment
+from comatch.training.recipe import Recipe, from_json
+from comatch.types import Dataset
 
 DESCRIBED = {"net", "stem", "image_size", "embedding_dim", "classes", "mean", "std"}
-RECORDED = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder and its summary."""
+
+    path: Path
+    summary: dict[str, Any]
 
 
 class RunFolder:
-    """Names the files of a run folder, and reads and writes the small ones."""
+    """The files of a run folder, and reading and writing of the small ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +45,7 @@ class RunFolder:
         self.weights = path / "model.safetensors"
         self.model = path / "model.json"
         self.summary = path / "summary.json"
-        self.features = path / "features"  # of a frozen encoder, until the run is finished
+        self.features = path / "features"  # the feature cache of an unfinished run
 
     def exists(self) -> bool:
         return self.config.exists()
@@ -48,7 +54,7 @@ class RunFolder:
         return self.summary.exists()
 
     def check_free(self) -> None:
-        """A new run needs a place of its own: what lies there already is never touched."""
+        """Raise an error if there is anything in the folder: nothing is ever overwritten."""
         try:
             there = [p.name for p in self.path.iterdir()] if self.path.exists() else []
         except OSError as error:
@@ -62,7 +68,7 @@ class RunFolder:
         files.write_json(self.split, split)
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Makes the folder, with all that decides the run in it."""
+        """Make the folder and write config.json."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -70,35 +76,57 @@ class RunFolder:
         files.write_json(self.config, config)
 
     def recipe(self) -> Recipe:
-        with self._of_a_run():
-            return from_json(self.written(), methods.CONFIGS)
-
-    def written(self) -> dict[str, Any]:
-        """The recipe as it was written down, perhaps by an older version."""
-        with self._of_a_run():
-            recipe: dict[str, Any] = read_json(self.config)["recipe"]
-            _ = recipe["seed"], recipe["method"]["name"]
-            return recipe
-
-    @contextmanager
-    def _of_a_run(self) -> Iterator[None]:
+        """The recipe of the run, which must have the settings of this version."""
+        saved = self.settings()
         try:
-            yield
-        except (KeyError, TypeError):
+            return from_json(saved, methods.config)
+        except KeyError as error:
+            unlike = ", ".join(map(str, error.args))
+            raise UserError(
+                f"{self.path} was made by version {self.version()}, which this version cannot "
+                f"continue (settings that differ: {unlike}): choose another --out"
+            ) from None
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as they were written, perhaps by an older version: flat, but the method."""
+        try:
+            recipe: dict[str, Any] = flatten(read_json(self.config)["recipe"])
+            _ = recipe["seed"], recipe["method"]["name"]
+        except (KeyError, TypeError, AttributeError):
             raise UserError(f"{self.config} is not the configuration of a run") from None
+        return recipe
+
+    def data_config(self) -> tuple[DataConfig, StreamConfig]:
+        """The settings of the data, of a run of any version."""
+        return known_settings(DataConfig, self.settings()), known_settings(
+            StreamConfig, self.settings()
+        )
+
+    def version(self) -> str:
+        """The version of comatch that started the run."""
+        if not self.environment.exists():
+            return "unknown"
+        version: str = read_json(self.environment)["sessions"][0]["packages"]["comatch"]
+        return version
+
+    def load_split(self, dataset: Dataset, recipe: Recipe) -> Split | None:
+        """The split that the run recorded, or None if there is none yet."""
+        if not self.split.exists():
+            return None
+        return splits.restore(dataset, recipe.dataset, read_json(self.split))
 
     def data_dir(self) -> Path:
         return Path(read_json(self.config)["data_dir"])
 
     def write_environment(self, device: torch.device) -> None:
-        """Appends this session: a run that was continued elsewhere shows it."""
+        """Append this session: a run that is resumed on another machine has two."""
         if distributed.rank() > 0:
             return
         sessions = read_json(self.environment)["sessions"] if self.environment.exists() else []
         files.write_json(self.environment, {"sessions": [*sessions, environment(device)]})
 
     def note(self, key: str, value: float | dict[str, Any]) -> None:
-        """Adds something to this session."""
+        """Add a value to the record of this session."""
         if distributed.rank() > 0:
             return
         sessions = read_json(self.environment)["sessions"]
@@ -113,14 +141,14 @@ class RunFolder:
         files.write_json(self.model, description)
 
     def description(self) -> dict[str, Any]:
-        """What `write_model` was told of the network: its classes, sizes and preprocessing."""
+        """model.json: classes, sizes and preprocessing of the network."""
         described = read_json(self.model)
         if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
             raise UserError(f"{self.model} does not describe a network: damaged run folder")
         return described
 
     def describe(self, key: str, value: float) -> None:
-        """Adds something that became known of the network since."""
+        """Add a value to model.json."""
         files.write_json(self.model, self.description() | {key: value})
 
     def read_weights(self) -> dict[str, torch.Tensor]:
@@ -132,45 +160,5 @@ class RunFolder:
             raise UserError(f"{self.weights} is damaged: {error}") from None
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Where a run happens: versions, device, revision, command."""
-    versions = {"comatch": sys.modules["comatch"].__version__}
-    for package in RECORDED:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    gpu = device.type == "cuda"
-    program = Path(sys.argv[0]).name.replace("__main__.py", "comatch")
-    return {
-        "command": shlex.join([program, *sys.argv[1:]]),
-        "git": git_revision(),
-        "python": platform.python_version(),
-        "packages": versions,
-        "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {os.cpu_count()} cores",
-        "cuda": torch.version.cuda if gpu else None,
-        "ranks": distributed.world(),
-        "threads": torch.get_num_threads(),
-        "platform": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def git_revision() -> str | None:
-    """The commit that the package's source is at, marked if it was changed since.
-
-    Where the source is no checkout (a container, say), COMATCH_REVISION may name it.
-    """
-    if "COMATCH_REVISION" in os.environ:
-        return os.environ["COMATCH_REVISION"]
-    try:
-        describe = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return describe.stdout.strip()
+def folder_of(run: str | Path | Run) -> RunFolder:
+    return RunFolder(run.path if isinstance(run, Run) else Path(run))

@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from comatch import recipes
-from comatch.commands.report import figures, runs
-from comatch.commands.reproduce import curves
+from comatch.commands.report import runs
+from comatch.commands.reproduce import curves, figures
 from comatch.config import replace, settings_of, to_json
 from comatch.errors import UserError
+from comatch.figures import save
 
 
 def make_run(path, method="comatch", seed=0, steps=100, at=lambda step: step / 1000, **settings):
@@ -190,7 +191,7 @@ def test_the_command_writes_both_files(tmp_path, cli):
 def test_the_same_numbers_are_the_same_file(tmp_path):
     make_run(tmp_path / "run")
     for name in ("a", "b"):
-        figures.save(figures.curves(curves.read([tmp_path / "run"])), tmp_path / name)
+        save(figures.curves(curves.read([tmp_path / "run"])), tmp_path / name)
     for suffix in (".png", ".svg"):
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
@@ -199,7 +200,7 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     figure = figures.curves(curves.read([make_run(tmp_path / "run")]))
     with pytest.raises(UserError, match="cannot write"):
-        figures.save(figure, tmp_path / "file" / "figure")
+        save(figure, tmp_path / "file" / "figure")
 
 
 # -------------------------------------------------------------------------------- ablations
@@ -229,5 +230,5 @@ def test_a_panel_for_each_parameter(tmp_path):
         assert low < min(panel.values) < max(panel.values) < high
     assert second.get_ylim() == first.get_ylim()
     assert set(names(figure)[0]) == {"mean ± deviation", "the recipe's value"}
-    for path in figures.save(figure, tmp_path / "x"):
+    for path in save(figure, tmp_path / "x"):
         assert is_image(path)

@@ -1,18 +1,17 @@
-"""COCO in small: coloured rectangles and discs on noise, in the files and words of the real one."""
+"""A tiny COCO: coloured rectangles and discs on noise, in COCO's file format."""
 
 import json
 
 import numpy as np
 from PIL import Image
-from pycocotools import mask
 
 WIDTH, HEIGHT = 80, 64
-COLOURS = {7: (220, 40, 40), 3: (40, 60, 230)}  # by category, which have gaps and no order
+COLOURS = {7: (220, 40, 40), 3: (40, 60, 230)}  # by category id: ids have gaps and are not sorted
 CATEGORIES = [{"id": 7, "name": "rectangle"}, {"id": 3, "name": "disc"}]
 
 
 def corners(kind, x, y, w, h):
-    """The outline of a shape in this box, as COCO writes polygons: x, y, x, y, ..."""
+    """The outline of a shape in this box as a COCO polygon: x, y, x, y, ..."""
     if kind == 7:
         return [x, y, x + w, y, x + w, y + h, x, y + h]
     angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
@@ -21,16 +20,18 @@ def corners(kind, x, y, w, h):
 
 
 def inside(polygon):
+    from pycocotools import mask
+
     (drawn,) = mask.frPyObjects([polygon], HEIGHT, WIDTH)
     return mask.decode(drawn).astype(bool)  # [H, W]
 
 
-def uncompressed(there):
-    """The run lengths that COCO writes crowds in: background first, column by column."""
-    flat = there.flatten(order="F")
+def run_lengths(mask):
+    """COCO's format of crowds: run lengths, background first, column by column."""
+    flat = mask.flatten(order="F")
     changes = np.flatnonzero(np.diff(flat)) + 1
     lengths = np.diff([0, *changes, len(flat)]).tolist()
-    return {"counts": [0, *lengths] if flat[0] else lengths, "size": list(there.shape)}
+    return {"counts": [0, *lengths] if flat[0] else lengths, "size": list(mask.shape)}
 
 
 def annotation(image, kind, box, segmentation, crowd=0):
@@ -45,7 +46,7 @@ def annotation(image, kind, box, segmentation, crowd=0):
 
 
 def make_part(root, name, count, seed):
-    """Images of one or two shapes each; the last has none, the one before it a crowd as well."""
+    """Images of one or two shapes; the last has none, and the last but one also a crowd."""
     random = np.random.default_rng(seed)
     images, annotations = [], []
     (root / f"{name}2017").mkdir(parents=True)
@@ -62,7 +63,7 @@ def make_part(root, name, count, seed):
         if number == count - 2:
             crowd = np.zeros((HEIGHT, WIDTH), bool)
             crowd[2:12, 4:60] = True
-            annotations.append(annotation(image, 3, [4, 2, 56, 10], uncompressed(crowd), crowd=1))
+            annotations.append(annotation(image, 3, [4, 2, 56, 10], run_lengths(crowd), crowd=1))
         file = f"{image:012}.jpg"
         Image.fromarray(pixels).save(root / f"{name}2017" / file, quality=95)
         images.append({"id": image, "file_name": file, "width": WIDTH, "height": HEIGHT})

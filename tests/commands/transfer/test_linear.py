@@ -1,14 +1,14 @@
-"""Linear classifiers on fixed features: draws, costs, figures, and that nothing is done twice."""
+"""Linear classifiers on features: draws, costs, scores, and resuming."""
 
 import csv
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
-from commands.transfer.test_voc2007 import LISTS, write_part
 from safetensors.torch import save_file
 from sklearn.svm import LinearSVC
 from torch.nn.functional import normalize
@@ -18,33 +18,49 @@ import comatch
 from comatch.commands.reproduce import paper
 from comatch.commands.transfer import encoders, features
 from comatch.commands.transfer import linear as linear_module
-from comatch.commands.transfer import record as transfers
 from comatch.commands.transfer.benchmark import Benchmark, open_benchmark
-from comatch.commands.transfer.linear import COSTS, choose_cost, deal, draw, jobs_for, linear
+from comatch.commands.transfer.linear import (
+    COSTS,
+    LinearTest,
+    choose_cost,
+    draw,
+    linear,
+    make_folds,
+)
+from comatch.commands.transfer.record import Record
 from comatch.errors import UserError
 from comatch.types import Images
+from commands.transfer.test_voc2007 import LISTS, write_part
 from helpers import TINY
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """The smallest run there is, on digits."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny run on digits."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
     options = {"steps": 2, "device": "cpu", "progress": False, "settings": TINY}
-    comatch.train("digits", labels=10, out="run", **options)
+    return comatch.train("digits", labels=10, out=folder, **options).path
+
+
+@pytest.fixture
+def run(trained, tmp_path, monkeypatch):
+    """A copy of the run in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, "run")
     return "run"
 
 
 def transfer(data, *names, **more):
-    return linear(data, names, out="out", device="cpu", progress=False, **more)
+    test = LinearTest(data, names, out="out", **{"device": "cpu", "progress": False, **more})
+    return linear(test)
 
 
-def toy(y, several=False):
-    """A benchmark that is asked for targets only."""
+def toy(y, multi_label=False):
+    """A benchmark whose images do not matter, only its targets."""
     rows = torch.arange(len(y))
     part = Images(torch.zeros(len(y), 3, 1, 1), rows, list(map(str, rows.tolist())))
     names = [f"class {c}" for c in range(y.shape[1])]
-    return Benchmark("toy", names, part, y, part, y, several)
+    return Benchmark("toy", names, part, y, part, y, multi_label)
 
 
 def one_hot(labels):
@@ -54,7 +70,7 @@ def one_hot(labels):
 # -------------------------------------------------------------------------------- draws and costs
 
 
-def test_a_draw_has_as_many_of_each_class_and_another_seed_another_draw():
+def test_a_draw_has_equally_many_images_of_each_class_and_depends_on_the_seed():
     benchmark = toy(one_hot([0, 1, 2] * 20))
     rows = draw(benchmark, 5, seed=0)
     assert (benchmark.train_y[rows] > 0).sum(0).tolist() == [5, 5, 5]
@@ -63,23 +79,26 @@ def test_a_draw_has_as_many_of_each_class_and_another_seed_another_draw():
     assert torch.equal(draw(benchmark, None, seed=0), torch.arange(60))
 
 
-def test_a_image_of_two_classes_may_be_drawn_for_either_and_counts_once():
+def test_an_image_of_two_classes_is_drawn_once():
     y = torch.tensor([[1, 1], [1, 1], [-1, -1]])
-    assert draw(toy(y, several=True), 2, seed=0).tolist() == [0, 1]
+    assert draw(toy(y, multi_label=True), 2, seed=0).tolist() == [0, 1]
 
 
-def test_a_class_with_too_few_images_is_told():
-    with pytest.raises(UserError, match=r"'class 1' of toy has 1 images.*leave 2 out of --shots"):
+def test_a_class_with_too_few_images_is_an_error():
+    with pytest.raises(
+        UserError, match=r"'class 1' of toy has 1 training images.*leave 2 out of --shots"
+    ):
         draw(toy(one_hot([0, 0, 1])), 2, seed=0)
 
 
-def test_of_all_images_there_is_one_draw():
-    assert jobs_for([2, None], 3) == [(2, 0), (2, 1), (2, 2), (None, 0)]
+def test_all_images_are_drawn_once():
+    test = LinearTest("digits", ["random"], shots=[2, None], repeats=3)
+    assert test.jobs() == [(2, 0), (2, 1), (2, 2), (None, 0)]
 
 
-def test_folds_have_a_part_of_each_class():
+def test_folds_are_stratified():
     y = one_hot([0] * 6 + [1] * 9)
-    part = deal(y, 3, seed=0)
+    part = make_folds(y, 3, seed=0)
     counts = [
         [(part[:6] == fold).sum().item(), (part[6:] == fold).sum().item()] for fold in range(3)
     ]
@@ -87,16 +106,16 @@ def test_folds_have_a_part_of_each_class():
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
-def test_the_cost_is_the_one_that_is_best_at_images_held_back(spread):
-    """A slow twin: every fold and cost by scikit-learn, one after the other."""
+def test_the_cost_has_the_best_score_in_cross_validation(spread):
+    """The reference implementation is scikit-learn, one fold and one cost at a time."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.tensor([0, 1, 2] * 15)
     y = one_hot(labels).double()
     x = torch.randn(3, 12, generator=generator)[labels] * spread
     x = normalize(x + 1 + torch.randn(45, 12, generator=generator) / 2, dim=1).double()
-    part = deal(y, 3, seed=4).numpy()
+    part = make_folds(y, 3, seed=4).numpy()
 
-    def twin(cost):
+    def reference(cost):
         machine = LinearSVC(C=cost, dual=False, tol=1e-9, max_iter=100_000)
         scores = []
         for fold in range(3):
@@ -104,27 +123,27 @@ def test_the_cost_is_the_one_that_is_best_at_images_held_back(spread):
             scores.append(machine.fit(x[rest], labels[rest]).score(x[held], labels[held]))
         return round(sum(scores), 9)
 
-    best = max(map(twin, COSTS))
-    chosen = next(cost for cost in COSTS if twin(cost) == best)  # of equals the least
+    best = max(map(reference, COSTS))
+    chosen = next(cost for cost in COSTS if reference(cost) == best)
     assert choose_cost(toy(y), x, y, seed=4) == chosen
 
 
-def test_one_image_a_class_leaves_no_choice_of_a_cost():
+def test_with_one_image_a_class_the_cost_is_the_default():
     y = one_hot([0, 1]).double()
     assert choose_cost(toy(y), y, y, seed=0) == 1.0
 
 
-def test_average_precision_leaves_out_what_is_hard_to_say():
-    """By hand: of two images that show it, one is first and one is third of three that count."""
-    benchmark = toy(torch.tensor([[1], [-1], [1], [0]]), several=True)
+def test_average_precision_ignores_difficult_images():
+    """By hand: of the two positive images, one is first and one is third of the three that count."""
+    benchmark = toy(torch.tensor([[1], [-1], [1], [0]]), multi_label=True)
     decisions = torch.tensor([[0.9], [0.5], [0.1], [0.7]])
     assert benchmark.score(decisions, benchmark.test_y) == pytest.approx((1 / 1 + 2 / 3) / 2)
 
 
-# ---------------------------------------------------------------------------------- the whole test
+# ---------------------------------------------------------------------------------- whole runs
 
 
-def test_a_run_and_a_network_that_has_learned_nothing(run):
+def test_a_run_and_a_random_network(run):
     found = transfer("digits", run, "random", shots=[2, None], repeats=2)
     assert [line[0] for line in found.lines()] == ["accuracy %", "run", "random wrn-10-1"]
     assert found.lines()[0][1:] == ["2", "all"]
@@ -133,7 +152,7 @@ def test_a_run_and_a_network_that_has_learned_nothing(run):
         (name, *job) for name in ("run", "random wrn-10-1") for job in jobs
     ]
     best = {f.encoder: f.score for f in found.figures if f.shots is None}
-    assert min(best.values()) > 0.7  # ten classes: features of any network tell much of digits
+    assert min(best.values()) > 0.7  # even random features separate the digits well
     assert best["run"] != best["random wrn-10-1"]
 
     lines = list(csv.DictReader((Path("out") / "linear.csv").open()))
@@ -143,13 +162,13 @@ def test_a_run_and_a_network_that_has_learned_nothing(run):
     assert "(n=2)" in found.text("run", 2)
 
 
-def test_the_features_are_the_encoders_own(run):
-    encoder = encoders.read(run, encoders.USUAL, "cpu")
+def test_the_features_are_those_of_the_encoder(run):
+    encoder = encoders.load_encoder(run, encoders.PUBLISHED, "cpu")
     benchmark = open_benchmark("digits", Path("data"), encoder.image_size)
     store = features.Store(Path("some.safetensors"), "key")
     wanted = torch.tensor([5, 3, 700])
-    features.see(store, encoder, benchmark.train, wanted, progress=False)
-    rows, x = store.pick(wanted)
+    features.encode(store, encoder, benchmark.train, wanted, progress=False)
+    rows, x = store.get(wanted)
     assert rows.tolist() == [5, 3, 700]
     classifier = comatch.load(run, "cpu")
     pixels = benchmark.train.images[wanted].float() / 255
@@ -160,150 +179,154 @@ def test_the_features_are_the_encoders_own(run):
     assert torch.allclose(x, truth, atol=1e-5)
 
 
-def test_what_is_there_is_not_computed_again_and_more_is_added(run, monkeypatch):
+def test_existing_results_are_not_computed_again_and_new_ones_are_added(run, monkeypatch):
     transfer("digits", run, shots=[1], repeats=1)
-    looked = []
-    see = features.evaluation.features
+    encoded = []
+    encode = features.evaluation.features
     monkeypatch.setattr(
-        features.evaluation, "features", lambda *a: looked.append(len(a[1])) or see(*a)
+        features.evaluation, "features", lambda *a: encoded.append(len(a[1])) or encode(*a)
     )
     before = transfer("digits", run, shots=[1], repeats=1).figures
-    assert not looked
+    assert not encoded
     more = transfer("digits", run, shots=[1, 2], repeats=1).figures
     assert more[0] == before[0]
     assert [f.shots for f in more] == [1, 2]
-    assert 0 < sum(looked) <= 20  # of the new draw, what the old one did not have
+    assert 0 < sum(encoded) <= 20  # those images of the new draw that the old one does not have
 
 
-def test_ctrl_c_keeps_every_image_that_was_looked_at(run, monkeypatch):
+def test_ctrl_c_keeps_the_features_computed_so_far(run, monkeypatch):
     whole = transfer("digits", run, shots=[1], repeats=3)
     for file in Path("out").rglob("*.*"):
         file.unlink()
     monkeypatch.setattr(features, "AT_ONCE", 60)
-    see, calls = features.evaluation.features, []
+    encode, calls = features.evaluation.features, []
 
     def pressing(*a):
         calls.append(len(a[1]))
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return see(*a)
+        return encode(*a)
 
     monkeypatch.setattr(features.evaluation, "features", pressing)
     with pytest.raises(KeyboardInterrupt):
         transfer("digits", run, shots=[1], repeats=3)
-    assert len(calls) == 3  # it ends after the piece at hand
+    assert len(calls) == 3  # it stops after the current piece
     assert transfer("digits", run, shots=[1], repeats=3).figures == whole.figures
     benchmark = open_benchmark("digits", Path("data"), 8)
     drawn = torch.cat([draw(benchmark, 1, seed) for seed in range(3)]).unique()
-    assert sum(calls) == len(drawn) + 359  # no image was looked at twice
+    assert sum(calls) == len(drawn) + 359  # no image was encoded twice
 
 
-def test_a_killed_test_goes_on(run, monkeypatch):
+def test_a_killed_test_is_resumed(run, monkeypatch):
     whole = transfer("digits", run, shots=[1], repeats=3)
     for file in Path("out").rglob("*.*"):
         file.unlink()
     monkeypatch.setattr(features, "SAVE_AFTER", 100)
     monkeypatch.setattr(features, "AT_ONCE", 60)
-    see, calls = features.evaluation.features, []
+    encode, calls = features.evaluation.features, []
 
     def stopping(*a):
         calls.append(len(a[1]))
         if len(calls) == 5:
             raise RuntimeError
-        return see(*a)
+        return encode(*a)
 
     monkeypatch.setattr(features.evaluation, "features", stopping)
     with pytest.raises(RuntimeError):
         transfer("digits", run, shots=[1], repeats=3)
     again = transfer("digits", run, shots=[1], repeats=3)
     assert again.figures == whole.figures
-    assert sum(calls) < 30 + 359 + 60 + 60  # at most two pieces were looked at twice
+    assert sum(calls) < 30 + 359 + 60 + 60  # at most two pieces were encoded twice
 
 
-def test_many_features_are_not_written_again_and_again(run, monkeypatch):
+def test_the_feature_file_is_rewritten_rarely(run, monkeypatch):
     monkeypatch.setattr(features, "SAVE_AFTER", 10)
     monkeypatch.setattr(features, "AT_ONCE", 10)
-    kept, add = [], features.Store.add
+    saved, add = [], features.Store.add
     monkeypatch.setattr(
-        features.Store, "add", lambda self, *new: add(self, *new) or kept.append(len(self.rows))
+        features.Store, "add", lambda self, *new: add(self, *new) or saved.append(len(self.rows))
     )
     transfer("digits", run, shots=[None])
-    train, test = kept[: kept.index(1438) + 1], kept[kept.index(1438) + 1 :]
+    train, test = saved[: saved.index(1438) + 1], saved[saved.index(1438) + 1 :]
     assert test[-1] == 359
     assert train[:4] == [10, 20, 30, 40]
-    assert sum(train) < 6 * 1438  # in steps of ten it would be seventy times as much
+    assert sum(train) < 6 * 1438  # a save every ten images would be seventy times as much
 
 
-def test_other_weights_under_the_same_name_are_another_encoder(run):
+def test_results_of_other_weights_under_the_same_name_are_dropped(run):
     first = transfer("digits", run, shots=[1], repeats=1).figures
     net = comatch.load(run, "cpu").net
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * parameter.std())
     save_file(net.state_dict(), f"{run}/model.safetensors")
-    with pytest.warns(UserWarning, match="run is not what it was: 1 figures are dropped"):
+    with pytest.warns(UserWarning, match="run has changed: 1 results are dropped"):
         second = transfer("digits", run, shots=[1], repeats=1).figures
     assert len(second) == 1
     assert second[0].digest != first[0].digest
 
 
 @pytest.mark.parametrize("stem", ["small", "half"])
-def test_the_same_weights_in_another_network_are_another_encoder(stem):
-    """Stems of different stride have the same weights; older runs do not say `resize`."""
-    like = {**encoders.USUAL, "net": "resnet18", "image_size": 32}
-    del like["resize"]
-    auto, other = (encoders.read("random", {**like, "stem": s}, "cpu") for s in ("auto", stem))
-    assert auto.side == 32
-    assert (auto.digest() == other.digest()) == (stem == "small")  # which auto is, for 32 pixels
+def test_the_digest_includes_the_architecture(stem):
+    """Stems of different stride have the same weights. Older runs do not record `resize`."""
+    default = {**encoders.PUBLISHED, "net": "resnet18", "image_size": 32}
+    del default["resize"]
+    auto, other = (
+        encoders.load_encoder("random", {**default, "stem": s}, "cpu") for s in ("auto", stem)
+    )
+    assert auto.resize == 32
+    assert (auto.digest() == other.digest()) == (stem == "small")  # auto means small for 32 pixels
 
 
-def test_figures_made_by_other_rules_are_not_mixed_with_these(run, monkeypatch):
+def test_results_of_other_rules_are_not_mixed(run, monkeypatch):
     transfer("digits", run, shots=[1], repeats=1)
     monkeypatch.setattr(linear_module, "RULES", "2")
     with pytest.raises(UserError, match=r"other images, labels or rules"):
         transfer("digits", run, shots=[2], repeats=1)
 
 
-def test_more_features_than_an_svm_can_take_are_told(run, monkeypatch):
+def test_too_many_features_are_an_error(run, monkeypatch):
     monkeypatch.setattr(linear_module, "MOST_BYTES", 100_000)
     transfer("digits", run, shots=[1], repeats=1)
     with pytest.raises(UserError, match=r"features of 1,438 images.*leave all out of --shots"):
         transfer("digits", run)
 
 
-def test_how_many_were_asked_about_is_written_down(run, images):
+def test_the_number_of_test_images_is_recorded(run, images):
     (images / "test" / "lying" / "0.png").write_bytes(b"no image")
     with pytest.warns(UserWarning, match="1 images cannot be read"):
         found = transfer(str(images), run, shots=[2], repeats=1)
     assert found.figures[0].tested == 7  # of 8
 
 
-def test_networks_of_timm_see_images_as_they_did_in_training():
-    described = encoders.of_timm("timm:vit_tiny_patch16_224.augreg_in21k", "resnet50")
+def test_timm_encoders_have_their_own_preprocessing():
+    described = encoders.describe_timm("timm:vit_tiny_patch16_224.augreg_in21k", "resnet50")
     assert described["net"] == "vit_tiny_patch16_224"
     assert (described["image_size"], described["resize"]) == (224, 256)
     assert described["mean"] == described["std"] == (0.5, 0.5, 0.5)
-    assert encoders.of_timm("timm", "resnet18")["net"] == "resnet18"
-    assert encoders.of_timm("timm:nothing", "resnet18") == encoders.USUAL | {"net": "nothing"}
+    assert encoders.describe_timm("timm", "resnet18")["net"] == "resnet18"
+    assert encoders.describe_timm("timm:nothing", "resnet18") == encoders.PUBLISHED | {
+        "net": "nothing"
+    }
 
 
-def test_the_papers_figures_are_only_beside_the_same_measure():
-    def found(data, measure):
-        return transfers.Transfer(data, "", measure, [], [])
+def test_the_papers_figures_need_the_same_measure():
+    def published(data, measure):
+        return Record(data, "", measure, [], []).published
 
-    assert found("voc2007", "mean average precision").theirs
-    assert found("Places205", "accuracy").theirs
-    assert not found("voc2007", "accuracy").theirs  # a folder that is called so
-    assert not found("digits", "accuracy").theirs
+    assert published("voc2007", "mean average precision")
+    assert published("Places205", "accuracy")
+    assert not published("voc2007", "accuracy")  # a folder of this name
+    assert not published("digits", "accuracy")
 
 
-def test_other_data_in_the_same_folder_are_told(run, images):
+def test_other_data_in_the_same_folder_are_an_error(run, images):
     transfer("digits", run, shots=[1], repeats=1)
-    with pytest.raises(UserError, match=r"out holds figures of digits.*choose another --out"):
+    with pytest.raises(UserError, match=r"out holds results on digits.*choose another --out"):
         transfer(str(images), run, shots=[1], repeats=1)
 
 
-def test_other_images_of_the_same_names_are_told(run, images):
+def test_changed_images_are_an_error(run, images):
     transfer(str(images), run, shots=[1], repeats=1)
     changed = next((images / "test").rglob("*.png"))
     changed.write_bytes(changed.read_bytes() + bytes(10))
@@ -313,7 +336,7 @@ def test_other_images_of_the_same_names_are_told(run, images):
         transfer(str(images), run, shots=[1], repeats=1)
 
 
-def test_a_folder_of_images_is_read_as_the_run_sees_it(run, images):
+def test_unreadable_images_of_a_folder_are_left_out(run, images):
     (images / "standing" / "0.png").write_bytes(b"no image")
     with pytest.warns(UserWarning, match="1 images cannot be read"):
         found = transfer(str(images), run, shots=[None])
@@ -321,23 +344,23 @@ def test_a_folder_of_images_is_read_as_the_run_sees_it(run, images):
     assert transfer(str(images), run, shots=[None]).figures == found.figures
 
 
-def test_a_image_that_cannot_be_read_may_be_the_only_new_one(run, images):
+def test_an_unreadable_image_may_be_the_only_missing_one(run, images):
     (images / "standing" / "0.png").write_bytes(b"no image")
-    encoder = encoders.read(run, encoders.USUAL, "cpu")
+    encoder = encoders.load_encoder(run, encoders.PUBLISHED, "cpu")
     part = open_benchmark(str(images), Path("data"), encoder.image_size).train
     bad = part.names.index("standing/0.png")
     store = features.Store(Path("some.safetensors"), "key")
     with pytest.raises(UserError, match="none of 1 images can be read"):
-        features.see(store, encoder, part, torch.tensor([bad]), progress=False)
+        features.encode(store, encoder, part, torch.tensor([bad]), progress=False)
     others = torch.tensor([row for row in range(len(part)) if row != bad])
-    features.see(store, encoder, part, others, progress=False)
+    features.encode(store, encoder, part, others, progress=False)
     with pytest.warns(UserWarning, match="1 images cannot be read"):
-        features.see(store, encoder, part, torch.tensor([bad]), progress=False)
+        features.encode(store, encoder, part, torch.tensor([bad]), progress=False)
     assert not len(store.missing(torch.arange(len(part))))
-    assert torch.equal(store.pick(torch.arange(len(part)))[0], others)
+    assert torch.equal(store.get(torch.arange(len(part)))[0], others)
 
 
-def test_a_file_of_weights_is_for_a_network_like_the_first_run(run):
+def test_a_file_of_weights_has_the_network_of_the_first_run(run):
     weights = comatch.load(run, "cpu").net.encoder.state_dict()
     save_file(weights, "weights.safetensors")
     found = transfer("digits", run, "weights.safetensors", shots=[2], repeats=1)
@@ -347,7 +370,7 @@ def test_a_file_of_weights_is_for_a_network_like_the_first_run(run):
         transfer("digits", run, "part.safetensors", shots=[2], repeats=1)
 
 
-def test_voc_has_several_classes_a_image_and_the_papers_figures(run, tmp_path):
+def test_voc_is_multi_label_and_has_the_papers_figures(run, tmp_path):
     for part in LISTS:
         write_part(tmp_path / "data", part)
     found = transfer("voc2007", run, shots=[1, None], repeats=1)
@@ -356,21 +379,23 @@ def test_voc_has_several_classes_a_image_and_the_papers_figures(run, tmp_path):
     assert lines[1] == ["paper: supervised", "", "87.12"]
     assert lines[-1][0] == "run"
     assert len(lines) == 1 + len(paper.TRANSFER["voc2007"]) + 1
-    assert all(0.5 <= f.score <= 1 for f in found.figures)  # two images, one of which is right
+    assert all(
+        0.5 <= f.score <= 1 for f in found.figures
+    )  # two test images, one positive for each class
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_it_is_the_same(run):
-    there = linear("digits", [run], shots=[4], out="gpu", device="cuda", progress=False).figures
-    here = transfer("digits", run, shots=[4]).figures
-    for one, other in zip(there, here, strict=True):
+def test_the_gpu_gives_the_same_scores(run):
+    test = LinearTest("digits", [run], [4], out="gpu", device="cuda", progress=False)
+    on_cpu = transfer("digits", run, shots=[4]).figures
+    for one, other in zip(linear(test).figures, on_cpu, strict=True):
         assert one.score == pytest.approx(other.score, abs=0.02)
 
 
 # ------------------------------------------------------------------------------ the command line
 
 
-def test_the_command_prints_the_table_and_where_it_is(run, cli):
+def test_the_command_prints_the_table_and_its_folder(run, cli):
     words = ("digits", f"{run}/", "--shots", "1,all", "--device", "cpu")
     code, printed, _ = cli("transfer", "linear", *words)
     assert code == 0
@@ -381,16 +406,16 @@ def test_the_command_prints_the_table_and_where_it_is(run, cli):
     assert {figure["encoder"] for figure in record["figures"]} == {run}
     code, again, _ = cli("report", "runs/transfer-digits/figures.json")
     assert code == 0
-    assert again.strip() == printed.partition("tables and figures")[0].strip()
+    assert again.strip() == printed.partition("results and tables")[0].strip()
 
 
-def test_names_are_no_markup(run, images, cli):
+def test_names_in_brackets_are_not_markup(run, images, cli):
     Path(run).rename("my [dim]")
     images.rename("a [bold]")
     words = ("a [bold]", "my [dim]", "--shots", "1", "--repeats", "1", "--out", "out [x]")
     code, printed, _ = cli("transfer", "linear", *words, "--device", "cpu")
     assert code == 0
-    for name in ("a [bold], by", "my [dim]", "figures: out [x]"):
+    for name in ("a [bold], by", "my [dim]", "tables: out [x]"):
         assert name in printed
 
 
@@ -399,14 +424,14 @@ def test_names_are_no_markup(run, images, cli):
     [
         (("digits", "nowhere"), "nowhere does not exist: give run folders"),
         (("digits", "random", "--shots", "four"), "--shots four: write whole numbers"),
-        (("digits", "random", "--shots", "0"), "a class needs one image at least"),
+        (("digits", "random", "--shots", "0"), "each number of images must be at least 1"),
         (("digits", "random", "--repeats", "0"), "repeats=0: must be at least 1"),
         (("nothing", "random"), "neither a folder nor a known source"),
     ],
 )
 def test_mistakes_are_one_line(cli, words, said, monkeypatch):
-    monkeypatch.setitem(encoders.USUAL, "net", "wrn-10-1")
-    monkeypatch.setitem(encoders.USUAL, "image_size", 8)
+    monkeypatch.setitem(encoders.PUBLISHED, "net", "wrn-10-1")
+    monkeypatch.setitem(encoders.PUBLISHED, "image_size", 8)
     code, _, complaint = cli("transfer", "linear", *words, "--device", "cpu")
     assert code == 2
     assert said in complaint

@@ -1,4 +1,4 @@
-"""VOC 2007 as it is published, in small."""
+"""VOC 2007 as published, with five images."""
 
 import tarfile
 
@@ -19,15 +19,17 @@ LISTS["test"]["dog"] = {"000004": 1, "000005": -1}
 
 def write_part(home, part):
     (home / voc.LISTS).mkdir(parents=True, exist_ok=True)
-    for kind, column in LISTS[part].items():
+    for class_name, column in LISTS[part].items():
         lines = [f"{name} {target:2d}\n" for name, target in column.items()]
-        (home / voc.LISTS / f"{kind}_{part}.txt").write_text("".join(lines))
+        (home / voc.LISTS / f"{class_name}_{part}.txt").write_text("".join(lines))
         for name in column:
             write_image(home / "JPEGImages" / f"{name}.jpg")
-    (home / voc.LISTS / f"{part}.txt").write_text("000001\n")  # which is no kind of thing
+    (home / voc.LISTS / f"{part}.txt").write_text(
+        "000001\n"
+    )  # a list of all images, not of a class
 
 
-def check(found):
+def check_parts(found):
     assert found.classes == ["cat", "dog"]
     assert found.train.names == [f"JPEGImages/00000{i}.jpg" for i in (1, 2, 3)]
     assert found.train_y.tolist() == [[1, 1], [-1, -1], [0, 1]]
@@ -39,24 +41,26 @@ def check(found):
 
 
 @pytest.mark.parametrize("below", ["", "VOC2007", "VOCdevkit/VOC2007"])
-def test_a_folder_as_it_is_unpacked(tmp_path, below):
+def test_an_unpacked_folder_is_found(tmp_path, below):
     for part in LISTS:
         write_part(tmp_path / below, part)
-    check(voc.voc2007(tmp_path))
+    check_parts(voc.voc2007(tmp_path))
 
 
-def test_archives_are_unpacked_beside_each_other(tmp_path):
-    """Both hold VOCdevkit/VOC2007: what is unpacked second must not be lost."""
+def test_both_archives_are_unpacked(tmp_path):
+    """Both contain VOCdevkit/VOC2007: neither may hide the other."""
     for part, (name, _) in voc.ARCHIVES.items():
         write_part(tmp_path / part / voc.INSIDE, part)
         with tarfile.open(tmp_path / name, "w") as tar:
             tar.add(tmp_path / part / "VOCdevkit", "VOCdevkit")
-    check(voc.voc2007(tmp_path))
-    check(voc.voc2007(tmp_path))  # found, the second time
-    assert all((tmp_path / name).is_file() for name, _ in voc.ARCHIVES.values())  # as they were
+    check_parts(voc.voc2007(tmp_path))
+    check_parts(voc.voc2007(tmp_path))  # already unpacked
+    assert all(
+        (tmp_path / name).is_file() for name, _ in voc.ARCHIVES.values()
+    )  # the user's archives are kept
 
 
-def test_what_is_not_there_is_downloaded(tmp_path, monkeypatch):
+def test_missing_data_is_downloaded(tmp_path, monkeypatch):
     asked = []
 
     def fetch(url, path, md5, progress):
@@ -70,7 +74,7 @@ def test_what_is_not_there_is_downloaded(tmp_path, monkeypatch):
     assert asked == [(f"{voc.HOST}/{name}", md5)]
 
 
-def test_a_list_of_other_images_is_told(tmp_path):
+def test_a_list_of_other_images_is_an_error(tmp_path):
     for part in LISTS:
         write_part(tmp_path, part)
     (tmp_path / voc.LISTS / "dog_test.txt").write_text("000004 1\n")
@@ -79,7 +83,7 @@ def test_a_list_of_other_images_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["000004 1 1\n", "000004 yes\n", "000004 7\n"])
-def test_a_damaged_list_is_told(tmp_path, text):
+def test_a_damaged_list_is_an_error(tmp_path, text):
     for part in LISTS:
         write_part(tmp_path, part)
     (tmp_path / voc.LISTS / "cat_test.txt").write_text(text)

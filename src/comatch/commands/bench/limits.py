@@ -1,14 +1,15 @@
-"""What a step is compared with: the machine's own limits, and the plain twin of the step.
+"""What a step is compared with: the limits of the machine, and a reference implementation.
 
-Operations are those of convolutions and matrix products, forward and backward. Least traffic is
-what no fusion around the layers can avoid as long as activations go through memory between them.
-Summed over convolutions and linear layers, in elements:
+Floating-point operations are those of convolutions and matrix products, forward and backward.
+Minimum memory traffic is that of the layers' activations, summed over convolutions and linear
+layers, in elements:
 
-    forward     input + output             read, written
-    backward    output + input + input     gradient read, input read, its gradient written (if any)
+    forward     read the input, write the output
+    backward    read the output's gradient and the input, write the input's gradient (if needed)
 
-Weights, optimiser and augmentation are left out. Both are counted on the twin, whose modules are
-PyTorch's own; bytes are those of the type that the measured network computes in.
+Fusing other operations into the layers cannot avoid it. Weights, optimiser and augmentation are
+left out. Both are counted on the reference implementation, whose modules are PyTorch's own. Bytes
+are those of the data type in which the measured network computes.
 """
 
 import statistics
@@ -18,24 +19,32 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from comatch.commands.bench.stages import Work, calls_to_fill, time_parts
-from comatch.config import Recipe, replace
+from comatch.augment.batch import AugmentBatch
+from comatch.commands.bench.stages import (
+    Work,
+    build_prepared,
+    calls_per_repetition,
+    time_alternately,
+)
+from comatch.config import replace
 from comatch.data.splits import Split
-from comatch.training.build import Assembly, assemble
+from comatch.training.build import Built
+from comatch.training.recipe import Recipe
 from comatch.types import Dataset
 
 
-def assemble_twin(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Assembly:
-    """The same step as plain PyTorch would have it: eager, float32, images as [N, C, H, W]."""
+def build_reference(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Built:
+    """The same step in plain PyTorch: eager, float32, images as [N, C, H, W] in memory."""
     plain = replace(recipe, engine="eager", precision="fp32")
-    run = assemble(plain, dataset, split, device)
+    run = build_prepared(plain, dataset, split, device)
     run.method.to(memory_format=torch.contiguous_format)
-    run.step.memory_format = torch.contiguous_format
+    if isinstance(run.feed.augment, AugmentBatch):
+        run.feed.augment.memory_format = torch.contiguous_format
     return run
 
 
-def tf32_flags(device: torch.device) -> dict[str, str]:
-    """What PyTorch calls float32 on this GPU: bench leaves the flags as it finds them."""
+def float32_settings(device: torch.device) -> dict[str, str]:
+    """Whether PyTorch uses TF32 for float32 on this GPU. `bench` does not change these settings."""
     if device.type != "cuda":
         return {}
     return {
@@ -44,11 +53,11 @@ def tf32_flags(device: torch.device) -> dict[str, str]:
     }
 
 
-def count(run: Assembly) -> tuple[int, int]:
-    """Floating-point operations of a step, and elements that it must at least move."""
+def count(run: Built) -> tuple[int, int]:
+    """Floating-point operations of a step, and the elements that it moves at least."""
     elements = 0
 
-    def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal elements
         read, written = inputs[0].numel(), output.numel()
         elements += read + written
@@ -56,9 +65,9 @@ def count(run: Assembly) -> tuple[int, int]:
             elements += written + read + (read if inputs[0].requires_grad else 0)
 
     layers = [m for m in run.method.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    hooks = [layer.register_forward_hook(look) for layer in layers]
-    run.data.before_step(0)
-    batch, _ = run.step.draw()
+    hooks = [layer.register_forward_hook(add) for layer in layers]
+    run.feed.before_step(0)
+    batch, _ = run.feed.next()
     with FlopCounterMode(display=False) as counter:
         run.method(batch).loss.backward()
     for hook in hooks:
@@ -67,25 +76,25 @@ def count(run: Assembly) -> tuple[int, int]:
 
 
 def ceilings(device: torch.device, precision: str) -> dict[str, Any]:
-    """What this machine can do: a matrix product in the step's precision, and a copy."""
-    gpu, kind = device.type == "cuda", torch.bfloat16 if precision == "bf16" else torch.float32
+    """Limits of this machine: a matrix product in the step's precision, and a copy."""
+    gpu, dtype = device.type == "cuda", torch.bfloat16 if precision == "bf16" else torch.float32
     side = 8192 if gpu else 1280
     size = min(2**31, torch.cuda.mem_get_info(device)[0] // 4) if gpu else 2**28  # bytes
-    a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(a)
-    here = torch.ones(size, dtype=torch.uint8, device=device)
-    there = torch.zeros_like(here)
-    operations, moved = 2 * side**3, 2 * size  # what is copied is read and written
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    operations, moved = 2 * side**3, 2 * size  # a copy reads and writes each byte
     return {
         "tflop_per_s": operations / 1e12 / seconds(lambda: torch.mm(a, b, out=product), device),
         "product": f"{precision} product, side {side:,}",
-        "tb_per_s": moved / 1e12 / seconds(lambda: there.copy_(here), device),
+        "tb_per_s": moved / 1e12 / seconds(lambda: target.copy_(source), device),
         "copy": f"copy of {size // 2**20:,} MiB",
     }
 
 
 def seconds(work: Work, device: torch.device) -> float:
-    """The median of several, after a first call that does not count."""
+    """The median of several calls after a warm-up."""
     work()
-    calls = calls_to_fill(work, device)
-    return statistics.median(time_parts({"": work}, calls, device)[""]) / 1000
+    calls = calls_per_repetition(work, device)
+    return statistics.median(time_alternately({"": work}, calls, device)[""]) / 1000

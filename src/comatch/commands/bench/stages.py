@@ -1,55 +1,76 @@
-"""The time of a step, and of its stages by cutting it off.
+"""The time of a training step and of its stages.
 
-The step up to its augmentation, up to the network's output, up to the loss, up to the gradient,
-and whole: each is timed by itself, on a GPU captured as a CUDA graph wherever the step is. What a
-cut takes longer than the one before is its stage, so the stages sum to the step. What the loss (its
-memory bank and its graph) costs in both directions is known from a step without any.
+Four prefixes of the step are timed beside the whole step: up to the augmentation, the forward pass,
+the loss and the backward pass. A stage takes the difference between two consecutive prefixes, so
+the stages sum to the step. Where the step is a captured CUDA graph, each prefix is captured too.
+
+The cost of the loss (memory bank, graph, loss terms) in both directions is the difference between
+the prefix up to the backward pass and forward and backward of the network alone.
 """
 
-import gc
 import itertools
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from comatch.data.splits import Split
 from comatch.data.streaming import Streaming
-from comatch.training.build import Assembly
-from comatch.training.loop import peak_memory_mb, wait_for
-from comatch.training.step import EAGER_STEPS
-from comatch.types import Batch
+from comatch.device import free_memory, peak_memory_mb, synchronize
+from comatch.training.build import Built, build
+from comatch.training.capture import EAGER_STEPS, Captured
+from comatch.training.recipe import Recipe
+from comatch.types import Batch, Dataset
 
-CUTS = ("augment", "forward", "loss", "backward")  # then the whole step, whose last stage is:
-LAST = "update"  # gradient norm, SGD, averaged weights, memory bank, metrics
-NETWORK = "network"  # forward and backward of the network alone: what is missing is the loss
+PREFIXES = ("augment", "forward", "loss", "backward")  # each is named after its last stage
+LAST = "update"  # gradient norm, optimiser, EMA, memory bank, metrics
+NETWORK = "network"  # forward and backward of the network alone
 REPETITIONS = 11
-FILLED = 0.2  # seconds that the timed steps of one repetition fill, unless told how many
+REPETITION_SECONDS = 0.2  # the steps of one repetition take about as long, by default
 MOST_STEPS = 200
-IN_A_ROW = 20  # steps that read their images
+STREAMED_STEPS = 20  # consecutive steps that read their images
 
 Work = Callable[[], object]
-Say = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 def silent(text: str) -> None:
-    """For those who do not want to know what is going on."""
+    """Report nothing."""
+
+
+class Unwatched:
+    """Nobody follows the preparation of the feed."""
+
+    def progress(self, done: int, total: int) -> None:
+        pass
+
+    def stopped(self) -> bool:
+        return False
+
+
+def build_prepared(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Built:
+    """A run whose next step can be taken. Features of a frozen encoder are cached in memory."""
+    with tempfile.TemporaryDirectory() as cache:
+        run = build(recipe, dataset, split, device, Path(cache))
+        run.feed.prepare(Unwatched())
+    return run
 
 
 def time_step(
-    make: Callable[[], Assembly],
+    make: Callable[[], Built],
     device: torch.device,
     steps: int | None = None,
-    cuts: tuple[str, ...] = CUTS,
-    say: Say = silent,
+    prefixes: tuple[str, ...] = PREFIXES,
+    report: Report = silent,
 ) -> dict[str, Any]:
-    """The step as training takes it: its time, what each stage adds to it, its memory."""
-    free(device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    say("first step")
+    """Time, stages and memory of the step as training takes it."""
+    free_memory(device)
+    report("first step")
     began = time.perf_counter()
     run = make()
     calls = itertools.count()
@@ -58,27 +79,28 @@ def time_step(
         run.step(next(calls))
 
     whole()
-    startup = wait_for(device) - began
-    say("warming up")
+    startup = synchronize(device) - began
+    report("warming up")
     for _ in range(EAGER_STEPS + 3 if device.type == "cuda" else 1):  # until it is captured
         whole()
-    steps = steps or calls_to_fill(whole, device)
+    steps = steps or calls_per_repetition(whole, device)
     engine = engine_of(run)
-    if isinstance(run.data, Streaming):
-        cuts = ()  # its stages are those of a step on images in memory
-    peak = peak_memory_mb(device)  # before the cuts, which take memory of their own
-    names = (*cuts, NETWORK) if "backward" in cuts else cuts
-    parts = dict(cut(run, engine, names, calls, say))
-    say(f"timing {REPETITIONS} x {steps} steps")
-    times = time_parts({**parts, LAST: whole}, steps, device)
+    if isinstance(run.feed, Streaming):
+        prefixes = ()  # they would be those of a step on images in memory
+    peak = peak_memory_mb(device)  # before the prefixes, which take memory of their own
+    names = (*prefixes, NETWORK) if "backward" in prefixes else prefixes
+    works = dict(prefixes_of(run, engine, names, calls, report))
+    report(f"timing {REPETITIONS} x {steps} steps")
+    times = time_alternately({**works, LAST: whole}, steps, device)
 
     ms, views = statistics.median(times[LAST]), views_of(run)
+    feed: Any = run.feed
     result: dict[str, Any] = {
         "engine": engine,
         "precision": "bf16" if run.method.net.compute_dtype == torch.bfloat16 else "fp32",
         "classes": run.method.classes,
-        "labelled": run.data.shuffle_x.rows,
-        "unlabelled": run.data.shuffle_u.rows if run.method.views else 0,
+        "labelled": feed.shuffle_x.rows,
+        "unlabelled": feed.shuffle_u.rows if run.method.views else 0,
         "views": views,
         "steps": steps,
         "repetitions": REPETITIONS,
@@ -88,84 +110,84 @@ def time_step(
         "images_per_s": 1000 * views / ms,
         "peak_memory_mb": peak,
     }
-    if cuts:
-        result["stages_ms"] = stages_of(times, cuts)
+    if prefixes:
+        result["stages_ms"] = stages_of(times, prefixes)
     if "backward" in times and NETWORK in times:
         loss = statistics.median(times["backward"]) - statistics.median(times[NETWORK])
         result |= {"loss_ms": max(0.0, loss), "loss_share": max(0.0, loss) / ms}
-    if isinstance(run.data, Streaming):
-        say("timing steps that read their images")
-        result |= time_streamed(run, run.data, calls, device)
-        run.data.reader.close()
+    if isinstance(run.feed, Streaming):
+        report("timing steps that read their images")
+        result |= time_streamed(run, run.feed, calls, device)
+        run.feed.reader.close()
     return result
 
 
 def time_streamed(
-    run: Assembly, feed: Streaming, calls: Iterator[int], device: torch.device
+    run: Built, feed: Streaming, calls: Iterator[int], device: torch.device
 ) -> dict[str, float]:
-    """Steps in a row that read their images, how long they wait, and steps on the same ones.
+    """Time of consecutive steps that read their images, their wait, and steps without reading.
 
-    Each repetition above began with batches that were prepared while other things were timed; in a
-    row that is so no longer. A step waits while the device has nothing to do, from the end of the
-    one before until all images are there, copying them included. Whatever else reading costs is
-    that decoding takes some of the device.
+    In `time_step` each repetition begins with batches that were read while other work was timed.
+    Consecutive steps have no such start. The wait is the time in which the device is idle: from the
+    end of a step until all images of the next are copied. Reading can also slow a step without
+    waiting, as decoding takes a part of the device.
     """
-    count = IN_A_ROW if device.type == "cuda" else 3
+    count = STREAMED_STEPS if device.type == "cuda" else 3
 
-    def in_a_row(work: Work) -> float:
-        for _ in range(2 * feed.ahead + 2):  # what was prepared is used up
+    def consecutive(work: Work) -> float:
+        for _ in range(2 * feed.ahead + 2):  # use up the batches that were read before
             work()
-        began = wait_for(device)
+        began = synchronize(device)
         for _ in range(count):
             work()
-        return 1000 * (wait_for(device) - began) / count
+        return 1000 * (synchronize(device) - began) / count
 
-    ends, ready = [clock(device)], list[Clock]()
+    ends, ready = [timestamp(device)], list[Timestamp]()
 
     def whole() -> None:
         feed.before_step(next(calls))
-        ready.append(clock(device))
-        run.step._go()
-        ends.append(clock(device))
+        ready.append(timestamp(device))
+        run.step.run()
+        ends.append(timestamp(device))
 
-    streamed, same = in_a_row(whole), in_a_row(run.step._go)
-    gaps = [between(*pair, device) for pair in zip(ends, ready, strict=False)]
+    streamed, same = consecutive(whole), consecutive(run.step.run)
+    waits = [ms_between(*pair, device) for pair in zip(ends, ready, strict=False)]
     return {
         "streamed_ms": streamed,
         "same_ms": same,
-        "waited_ms": statistics.mean(gaps[-count:]),
+        "waited_ms": statistics.mean(waits[-count:]),
     }
 
 
-def views_of(run: Assembly) -> int:
+def views_of(run: Built) -> int:
     """Images that the network sees in a step: B labelled, and muB for each declared view."""
-    recipe = run.step.recipe
-    return recipe.batch * (1 + recipe.mu * len(run.method.views))
+    optim = run.recipe.optim
+    return optim.batch * (1 + optim.mu * len(run.method.views))
 
 
-def engine_of(run: Assembly) -> str:
-    """The engine that is really at work: capturing may have been given up."""
-    captured = run.step.engine == "captured"
-    given_up = captured and getattr(run.step._go, "graph", None) is None
-    return "compiled" if given_up else run.step.engine
+def engine_of(run: Built) -> str:
+    """The engine in use. A step that could not be captured runs compiled."""
+    if isinstance(run.step.run, Captured) and run.step.run.graph is None:
+        return "compiled"
+    return run.step.engine
 
 
-# ---------------------------------------------------------------------------------- the cuts
+# ---------------------------------------------------------------------------------- prefixes
 
 
-def cut(
-    run: Assembly, engine: str, names: tuple[str, ...], calls: Iterator[int], say: Say
+def prefixes_of(
+    run: Built, engine: str, names: tuple[str, ...], calls: Iterator[int], report: Report
 ) -> Iterator[tuple[str, Work]]:
-    """The step cut off after each of these stages, ready to be called again and again.
+    """The prefixes of the step with these names, as functions.
 
-    Gradients are on, as in training, and nothing outlives a call. A cut that cannot be made alone
-    is left out: its stage is then part of the next.
+    Gradients are on, as in training, and nothing is kept after a call. A prefix that cannot be
+    timed is left out with a warning; its stage is then part of the next.
     """
     step, method = run.step, run.method
     net = method.net if engine == "eager" else torch.compile(method.net)
 
     def augment() -> Batch:
-        return step.draw()[0]
+        return run.feed.next()[0]
 
     def forward() -> object:
         batch = augment()
@@ -189,27 +211,30 @@ def cut(
         "backward": backward,
         NETWORK: network,
     }
-    # The cuts never run at the same time, so one memory serves them all.
+    # The prefixes never run at the same time, so their graphs share one memory pool.
     shared = (torch.cuda.Stream(), torch.cuda.graph_pool_handle()) if engine == "captured" else None
     for name in names:
-        say(f"preparing the stage '{name}'")
+        report(f"preparing the stage '{name}'")
         try:
-            yield name, repeatable(works[name], lambda: run.data.before_step(next(calls)), shared)
+            yield name, repeatable(works[name], lambda: run.feed.before_step(next(calls)), shared)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0].split(". ")[0]  # its first sentence
             warnings.warn(f"the stage '{name}' cannot be timed alone: {reason}", stacklevel=2)
 
 
 def repeatable(work: Work, before: Work, shared: tuple[Any, Any] | None) -> Work:
-    """`work` with a batch of its own at each call: as it is, or recorded once and replayed."""
+    """`before`, then `work`: directly, or captured once as a CUDA graph and replayed.
+
+    `before` may start a new pass over the data, which is work of the host and cannot be captured.
+    """
 
     def call() -> None:
-        before()  # shuffles where a pass ends: on the host, so outside of what is captured
-        again()
+        before()
+        run()
 
-    again = work
+    run = work
     if shared is None:
-        call()  # compiles, if anything does
+        call()  # the first call may compile
         return call
     stream, pool = shared
     stream.wait_stream(torch.cuda.current_stream())
@@ -220,20 +245,20 @@ def repeatable(work: Work, before: Work, shared: tuple[Any, Any] | None) -> Work
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         work()
-    again = graph.replay
+    run = graph.replay
     return call
 
 
-def stages_of(times: dict[str, list[float]], cuts: tuple[str, ...]) -> dict[str, float]:
-    """What each cut takes longer than the one before; together they are the step."""
+def stages_of(times: dict[str, list[float]], prefixes: tuple[str, ...]) -> dict[str, float]:
+    """Milliseconds of each stage: the differences between consecutive prefixes."""
     ends: dict[str, float] = {}
     label: list[str] = []
-    for name in (*cuts, LAST):
+    for name in (*prefixes, LAST):
         label.append(name)
         if name in times:
             ends[" + ".join(label)] = statistics.median(times[name])
             label = []
-    # A part is never slower than the whole: where noise says so, the whole is believed.
+    # Noise can make a prefix slower than a longer one. Then it takes the time of the longer one.
     limit = float("inf")
     for name in reversed(ends):
         ends[name] = limit = min(ends[name], limit)
@@ -243,13 +268,13 @@ def stages_of(times: dict[str, list[float]], cuts: tuple[str, ...]) -> dict[str,
     }
 
 
-# ---------------------------------------------------------------------------------- the clock
+# ------------------------------------------------------------------------------------ timing
 
-Clock = torch.cuda.Event | float
+Timestamp = torch.cuda.Event | float
 
 
-def clock(device: torch.device) -> Clock:
-    """When the device is done with what it was told so far; asked without waiting for it."""
+def timestamp(device: torch.device) -> Timestamp:
+    """The time at which the device finishes its present work; does not wait for it."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -257,41 +282,36 @@ def clock(device: torch.device) -> Clock:
     return event
 
 
-def between(begin: Any, end: Any, device: torch.device) -> float:
-    """Milliseconds between two times, once the device has reached both."""
+def ms_between(begin: Any, end: Any, device: torch.device) -> float:
+    """Milliseconds between two timestamps that the device has passed."""
     return begin.elapsed_time(end) if device.type == "cuda" else 1000 * (end - begin)
 
 
-def stopwatch(work: Work, calls: int, device: torch.device) -> float:
-    """Milliseconds a call, by the device's own clock where it has one."""
+def ms_per_call(work: Work, calls: int, device: torch.device) -> float:
+    """Milliseconds of one call, by the clock of the device if it has one."""
     if device.type == "cuda":
-        work()  # the device is busy with this one while the first that counts is launched
-    begin = clock(device)
+        work()  # keeps the GPU busy while the first timed call is launched
+    begin = timestamp(device)
     for _ in range(calls):
         work()
-    end = clock(device)
-    wait_for(device)
-    return between(begin, end, device) / calls
+    end = timestamp(device)
+    synchronize(device)
+    return ms_between(begin, end, device) / calls
 
 
-def time_parts(parts: dict[str, Work], calls: int, device: torch.device) -> dict[str, list[float]]:
-    """Milliseconds of each part, in turns: whatever disturbs the machine meets all of them."""
-    times: dict[str, list[float]] = {name: [] for name in parts}
+def time_alternately(
+    works: dict[str, Work], calls: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Milliseconds of each, in turns: a disturbance of the machine then affects all of them."""
+    times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(REPETITIONS):
-        for name, work in parts.items():
-            times[name].append(stopwatch(work, calls, device))
+        for name, work in works.items():
+            times[name].append(ms_per_call(work, calls, device))
     return times
 
 
-def calls_to_fill(work: Work, device: torch.device) -> int:
-    """As many calls as take about `FILLED` seconds."""
-    wait_for(device)
-    return max(1, min(MOST_STEPS, round(1000 * FILLED / stopwatch(work, 1, device))))
-
-
-def free(device: torch.device) -> None:
-    """Nothing of what was measured before is in the way of what comes."""
-    gc.collect()
-    torch._dynamo.reset()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+def calls_per_repetition(work: Work, device: torch.device) -> int:
+    """The number of calls that takes about `REPETITION_SECONDS`."""
+    synchronize(device)
+    ms = ms_per_call(work, 1, device)
+    return max(1, min(MOST_STEPS, round(1000 * REPETITION_SECONDS / ms)))

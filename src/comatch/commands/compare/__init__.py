@@ -1,32 +1,35 @@
-"""Methods side by side: each is trained on the same splits, and one table says how well.
+"""Train several methods on the same splits, and write one table of their accuracy.
 
-The folder of a comparison holds a run folder for each method and seed, and the table as text, CSV
-and Markdown. A finished run is never trained again and an unfinished one goes on, so the same call
-continues what was stopped, and one with more seeds or methods adds to what is there.
+The folder of a comparison has a run folder for each method and seed, and the table as text, CSV
+and Markdown. Finished runs are not trained again and unfinished ones are continued, so the same
+call continues an interrupted comparison, and more seeds or methods are added to it.
 """
 
 import dataclasses
-import gc
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from comatch import api
-from comatch.api import Settings
-from comatch.commands.compare.live_table import Board
-from comatch.commands.report import runs, tables
+from comatch.commands.compare.live_table import LiveTable
+from comatch.commands.report import runs
 from comatch.commands.report.runs import Row
-from comatch.config import Recipe, check_name, labels_text, replace, require, settings_of
+from comatch.commands.report.tables import ranking
+from comatch.config import check_name, labels_text, replace, require, settings_of, values_of
 from comatch.data import splits
+from comatch.data.splits import Split
+from comatch.device import choose_device, free_memory
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
 from comatch.files import make_folder, read_json, write_texts
 from comatch.methods import METHODS, config
+from comatch.planning import Request, as_request, load_dataset, plan, refuse_changes
+from comatch.tables import origin, to_text
 from comatch.training.build import build_method, normalisation
-from comatch.training.init_weights import begin_from
+from comatch.training.init_weights import load_initial
+from comatch.training.loop import fit
+from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
 from comatch.types import Dataset
 
@@ -39,13 +42,12 @@ DECIDES_SPLIT = (
     "validation",
     "fold",
     "split_seed",
-    "labelled_too",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The folder, and a row for each method: the best first, what failed last."""
+    """The folder, and a row for each method: the best first, the failed ones last."""
 
     path: Path
     rows: list[Row]
@@ -67,40 +69,37 @@ class Job:
     def seed(self) -> int:
         return self.recipe.seed
 
+    def split(self, dataset: Dataset) -> Split:
+        return splits.make(dataset, self.recipe.dataset, self.recipe.split_seed)
+
     @property
     def finished(self) -> bool:
         return self.folder.finished()
 
 
 def compare(
-    data: str | Path | None = None,
+    data: str | Path | Request | None = None,
     *,
     methods: Sequence[str] | None = None,
-    labels: int | float | None = None,
     seeds: Sequence[int] = (0, 1, 2),
-    steps: int | None = None,
-    recipe: str | None = None,
-    data_dir: str | Path | None = None,
     out: str | Path | None = None,
-    device: str = "auto",
-    settings: Settings = (),
-    progress: bool = True,
     elsewhere: Collection[tuple[str, int]] = (),
     after_run: Callable[[list[Row]], None] | None = None,
+    **options: Any,
 ) -> Comparison:
-    """Trains each method with each seed, on the same split for the same seed.
+    """Train each method with each seed, on the same split for the same seed.
 
-    `methods` left out are all there are; the rest is as in `train`. A setting that only some of the
-    methods have is theirs alone. A run that fails is named in its row, and the others go on.
-    A method and seed that is finished `elsewhere` is not trained here. `after_run` is told the rows
-    so far, after each run.
+    `data` and `options` are those of `train`; by default all methods are compared. A setting that
+    only some methods have changes those methods. A run that fails is recorded in its row, and the
+    other runs continue. Methods and seeds that are finished `elsewhere` are not trained.
+    `after_run` is called with the rows after each run.
     """
-    where = api.choose_device(device)
+    request = as_request(data, options)
+    device = choose_device(request.device)
     names = list(dict.fromkeys(METHODS if methods is None else methods))
     seeds = list(dict.fromkeys(seeds))
     require(bool(names and seeds), "there is nothing to compare: name a method and a seed")
-    given = api.named(data, labels=labels, steps=steps)
-    recipes = plan(where, recipe, names, given, settings)
+    recipes = plan_all(request, names, device)
     folder = Path(out) if out else default_folder(recipes[0])
     jobs = jobs_for(folder, recipes, seeds, elsewhere)
     check_folder(folder, jobs)
@@ -109,57 +108,54 @@ def compare(
     if not todo:
         check_splits(jobs)
         return Comparison(folder, publish(folder, jobs))
-    home = home_of_data(data_dir, jobs)
-    dataset = api.open_data(recipes[0], home, progress)
-    rehearse(todo, dataset)
+    home = home_of_data(request, jobs)
+    dataset = load_dataset(recipes[0].dataset, recipes[0].streaming, home, request.progress)
+    check_methods(todo, dataset)
     check_splits(jobs, dataset)
     make_folder(folder)
 
     rows = publish(folder, jobs, dataset)
-    learned = f"{dataset.name}, {labels_text(recipes[0].labels)} labels"
-    title = f"{learned}, seeds {', '.join(map(str, seeds))} in {folder}"
+    trained_on = f"{dataset.name}, {labels_text(recipes[0].dataset.labels)} labels"
+    title = f"{trained_on}, seeds {', '.join(map(str, seeds))} in {folder}"
     others = Counter(method for method, _ in elsewhere)
-    with Board(title, names, len(seeds), rows, progress, others) as board:
+    with LiveTable(title, names, len(seeds), rows, request.progress, others) as table:
         for job in todo:
-            bar = board.begin(job.method, job.seed)
+            bar = table.begin(job.method, job.seed)
             try:
-                api.learn(job.folder, job.recipe, dataset, where, home, bar)
+                fit(job.folder, job.recipe, dataset, device, home, bar)
             except UserError as error:
                 job.failure = str(error)
             except torch.OutOfMemoryError:
                 job.failure = TOO_LITTLE_MEMORY
             rows = publish(folder, jobs, dataset)
-            board.end(job.method, job.seed, rows)
+            table.end(job.method, job.seed, rows)
             if after_run:
                 after_run(rows)
-            clear_away(where)
+            free_memory(device)
     return Comparison(folder, rows)
 
 
 # ------------------------------------------------------------------------ before the first run
 
 
-def plan(
-    where: torch.device,
-    recipe: str | None,
-    methods: Sequence[str],
-    given: dict[str, Any],
-    settings: Settings,
-) -> list[Recipe]:
-    """A recipe for each method, with those of the settings that it has; one at least must."""
-    known = {name: {*settings_of(Recipe), *settings_of(config(name))} for name in methods}
-    for key in map(key_of, settings):
+def plan_all(request: Request, methods: Sequence[str], device: torch.device) -> list[Recipe]:
+    """A recipe for each method, with those of the settings that the method has."""
+    known = {
+        name: {*settings_of(Recipe()), *settings_of(config(name))} - {"seed"} for name in methods
+    }
+    for key in map(key_of, request.settings):
+        require(key != "seed", "--set seed: use --seeds")
         check_name(key, sorted(set().union(*known.values())), "setting")
-        require(key != "seed", "--set seed: a comparison has --seeds")
     planned = []
     for name in methods:
-        mine = [item for item in settings if key_of(item) in known[name]]
-        own = {key: settings[key] for key in mine} if isinstance(settings, dict) else mine
-        planned.append(api.plan(where, recipe, name, given, own))
+        mine = [item for item in request.settings if key_of(item) in known[name]]
+        settings = request.settings
+        own = {key: settings[key] for key in mine} if isinstance(settings, Mapping) else mine
+        planned.append(plan(dataclasses.replace(request, method=name, settings=own), device))
     for key in DECIDES_SPLIT:
         require(
-            len({getattr(one, key) for one in planned}) == 1,
-            f"the methods have not the same {key} in this recipe: give --set {key}=...",
+            len({values_of(one)[key] for one in planned}) == 1,
+            f"the methods differ in {key} in this recipe: give --set {key}=...",
         )
     return planned
 
@@ -174,16 +170,22 @@ def jobs_for(
     seeds: Sequence[int],
     elsewhere: Collection[tuple[str, int]] = (),
 ) -> list[Job]:
-    """Seed by seed: after one round every method has a first result."""
+    """The runs, seed by seed, so that every method has a first result early."""
     planned = [replace(recipe, seed=seed) for seed in seeds for recipe in recipes]
     jobs = [Job(recipe, RunFolder(folder / run_name(recipe))) for recipe in planned]
     return [job for job in jobs if (job.method, job.seed) not in elsewhere]
 
 
-def home_of_data(data_dir: str | Path | None, jobs: Sequence[Job]) -> Path:
-    """As given, or where the runs that are there found theirs."""
+def home_of_data(request: Request, jobs: Sequence[Job]) -> Path:
+    """The folder of data sets: the request's, or the one that the existing runs used."""
     there = [job.folder for job in jobs if job.folder.exists()]
-    return Path(data_dir) if data_dir else there[0].data_dir() if there else Path("data")
+    return (
+        Path(request.data_dir)
+        if request.data_dir
+        else there[0].data_dir()
+        if there
+        else Path("data")
+    )
 
 
 def run_name(recipe: Recipe) -> str:
@@ -191,27 +193,34 @@ def run_name(recipe: Recipe) -> str:
 
 
 def default_folder(recipe: Recipe) -> Path:
-    """runs/compare-digits-40: always the same, so that the same command goes on."""
-    labels = labels_text(recipe.labels).replace("%", "pct")
-    return Path("runs") / f"compare-{Path(recipe.data).name}-{labels}"
+    """runs/compare-digits-40, without a number, so that the same command continues."""
+    labels = labels_text(recipe.dataset.labels).replace("%", "pct")
+    return Path("runs") / f"compare-{Path(recipe.dataset.data).name}-{labels}"
 
 
 def check_folder(folder: Path, jobs: Sequence[Job]) -> None:
-    """What lies there must be runs of the same settings, all of them."""
+    """Raise an error if the folder has anything but runs with these settings."""
     if RunFolder(folder).exists():
         raise UserError(f"{folder} is a run, not a comparison: choose another --out")
     for job in jobs:
         if not job.folder.exists():
             job.folder.check_free()
             continue
-        saved, asked = job.folder.recipe(), job.recipe
-        everything = {k: getattr(p, k) for p in (asked, asked.method) for k in settings_of(p)}
-        api.check_same(job.folder, saved, asked.name, asked.method.method, {})  # names come first
-        api.check_same(job.folder, saved, None, None, everything)
+        refuse_changes(job.folder, differences(job.folder.recipe(), job.recipe))
 
 
-def rehearse(jobs: Sequence[Job], dataset: Dataset) -> None:
-    """Builds each method once: what would stop it before its first step is told now."""
+def differences(saved: Recipe, asked: Recipe) -> list[tuple[str, Any, Any]]:
+    """Name, saved value and requested value of recipe, method and every setting."""
+    names = [
+        ("recipe", saved.name, asked.name),
+        ("method", saved.method.method, asked.method.method),
+    ]
+    was = values_of(saved)
+    return names + [(key, was.get(key), value) for key, value in values_of(asked).items()]
+
+
+def check_methods(jobs: Sequence[Job], dataset: Dataset) -> None:
+    """Build each method once, so that errors are found before the first run."""
     if dataset.test is None:
         raise UserError(
             f"{dataset.name} has no test part to compare on: "
@@ -219,27 +228,27 @@ def rehearse(jobs: Sequence[Job], dataset: Dataset) -> None:
         )
     mean, std = normalisation(jobs[0].recipe, dataset)
     for job in {job.method: job for job in jobs}.values():
-        split = splits.make(dataset, job.recipe)
-        method = build_method(job.recipe, dataset, split, mean, std)
+        method = build_method(job.recipe, dataset, job.split(dataset), mean, std)
         if not job.folder.checkpoint.exists():
-            begin_from(method, job.recipe, dataset.classes)
+            config, size = job.recipe.model, job.recipe.dataset.image_size
+            load_initial(method, config, size, dataset.classes)
 
 
 def check_splits(jobs: Sequence[Job], dataset: Dataset | None = None) -> None:
-    """The same seed is the same split: of the runs that are there, and of those to come."""
+    """Raise an error unless runs with the same seed have the same split, on disk and in memory."""
     known: dict[int, dict[str, Any]] = {}
     for job in jobs:
         if not job.folder.split.exists():
             continue
         written = read_json(job.folder.split)
         if dataset and job.seed not in known:
-            known[job.seed] = splits.to_json(splits.make(dataset, job.recipe), dataset)
+            known[job.seed] = splits.to_json(job.split(dataset), dataset)
         expected = known.setdefault(job.seed, written)
         for key in ("fingerprint", "classes", "labelled", "validation", "unlabelled"):
             if written.get(key) != expected.get(key):
                 raise UserError(
-                    f"{job.folder.path} learned from another split ({key} differs: the data "
-                    "changed since): choose another --out"
+                    f"{job.folder.path} was trained on another split ({key} differs: the data has "
+                    "changed): choose another --out"
                 )
 
 
@@ -247,13 +256,15 @@ def check_splits(jobs: Sequence[Job], dataset: Dataset | None = None) -> None:
 
 
 def results(jobs: Sequence[Job], dataset: Dataset | None) -> list[Row]:
-    """A row for each method that has something to show, the best first and what failed last."""
+    """A row for each method with a finished or failed run, the best first, the failed ones last."""
     rows = {row.method: row for row in runs.rows([j.folder.path for j in jobs if j.finished])}
     for job in jobs:
         if job.failure and dataset:
-            labels = len(splits.make(dataset, job.recipe).labelled)
-            nothing = Row(dataset.name, job.method, labels, job.recipe.steps, [], [], None, "", "")
-            row = rows.get(job.method, nothing)
+            labels = len(job.split(dataset).labelled)
+            empty = Row(
+                dataset.name, job.method, labels, job.recipe.optim.steps, [], [], None, "", ""
+            )
+            row = rows.get(job.method, empty)
             failed = {**row.failed, job.seed: job.failure}
             rows[job.method] = dataclasses.replace(row, failed=failed)
     best_first = sorted(rows.values(), key=lambda row: row.mean or 0.0, reverse=True)
@@ -261,36 +272,26 @@ def results(jobs: Sequence[Job], dataset: Dataset | None) -> list[Row]:
 
 
 def publish(folder: Path, jobs: Sequence[Job], dataset: Dataset | None = None) -> list[Row]:
-    """Writes the results so far: what was computed is never only on the screen."""
+    """Write the table of the results so far, and return its rows."""
     rows = results(jobs, dataset)
     if not rows:
         return []
     notes = [f"{row.method} {why}" for row in rows for why in row.failures()] + origins(jobs)
     texts = {
-        "compare.txt": "\n".join([tables.plain(tables.ranking(rows)), "", *notes, ""]),
-        "compare.csv": runs.comma_separated(rows),
-        "compare.md": "\n\n".join([runs.markdown(rows), *notes]) + "\n",
+        "compare.txt": "\n".join([to_text(ranking(rows)), "", *notes, ""]),
+        "compare.csv": runs.as_csv(rows),
+        "compare.md": "\n\n".join([runs.as_markdown(rows), *notes]) + "\n",
     }
     write_texts(folder, texts)
     return rows
 
 
 def origins(jobs: Sequence[Job]) -> list[str]:
-    """Command, commit, device and versions; several where the comparison was made in parts."""
+    """Command, commit, device and versions of the runs, each combination once."""
     lines = []
     for job in jobs:
         if (job.finished or job.failure) and job.folder.environment.exists():
             session = read_json(job.folder.environment)["sessions"][-1]
             comatch, python = session["packages"]["comatch"], session["python"]
-            lines.append(f"{runs.origin(session)}, comatch {comatch}, Python {python}")
+            lines.append(f"{origin(session)}, comatch {comatch}, Python {python}")
     return list(dict.fromkeys(lines))
-
-
-def clear_away(device: torch.device) -> None:
-    """Of a run nothing stays: the next one finds the process as the first one did."""
-    gc.collect()  # a step and its graph know each other
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # it gives up on a function that it compiled for eight runs
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)

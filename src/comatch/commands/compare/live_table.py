@@ -1,4 +1,4 @@
-"""What a person sees while methods are compared: one live table, plain lines elsewhere."""
+"""Progress of a comparison: a live table on a terminal, plain lines elsewhere."""
 
 import statistics
 import time
@@ -15,11 +15,11 @@ from rich.text import Text
 from comatch.commands.report.runs import Row
 from comatch.training.progress import OpenBar, TrainingBar
 
-LINES = 3  # plain lines a run, where there is no terminal: there are many runs
+LINES = 3  # plain lines a run, without a terminal
 
 
 class Running:
-    """The run that is training now: the bar that it is given is a cell of the table."""
+    """The progress of the current run, shown in a cell of the table."""
 
     def __init__(self, method: str, seed: int) -> None:
         self.method, self.seed = method, seed
@@ -31,8 +31,8 @@ class Running:
         self.steps, self.done = steps, done
         return self
 
-    def look(self, done: int, total: int) -> None:
-        self.loss = f"looking {done / total:.0%}"
+    def encoding(self, done: int, total: int) -> None:
+        self.loss = f"encoding {done / total:.0%}"
 
     def advance(self, done: int) -> None:
         self.done = done
@@ -41,7 +41,7 @@ class Running:
         self.loss = f"loss {values['loss']:.3f}"
 
     def say(self, line: str) -> None:
-        """The table has no room for remarks."""
+        """Nothing: the table has no room for it."""
 
     def __enter__(self) -> "Running":
         return self
@@ -50,7 +50,7 @@ class Running:
         pass
 
     def cell(self, room: int) -> RenderableType:
-        """Seed, step and loss, and a bar where there is room for one."""
+        """Seed, step and loss, and a bar if there is room."""
         if not self.steps:
             return Text(f"seed {self.seed} starting")
         cell = Table.grid(padding=(0, 1))
@@ -61,8 +61,8 @@ class Running:
         return cell
 
 
-class Board:
-    """A line for each method: seeds done, accuracy so far, what it is at, seconds a run."""
+class LiveTable:
+    """A line for each method: finished seeds, accuracy, state, seconds a run."""
 
     def __init__(
         self,
@@ -75,16 +75,16 @@ class Board:
     ) -> None:
         self.console = Console(stderr=True, quiet=not show)
         self.title, self.methods, self.seeds, self.show = title, methods, seeds, show
-        self.elsewhere = elsewhere or {}  # seeds of a method that were trained in another place
+        self.elsewhere = elsewhere or {}  # number of seeds of a method that other folders have
         self.rows = {row.method: row for row in rows}
         self.running: Running | None = None
         self.began = time.monotonic()
         self.live: Live | None = None
         if show and self.console.is_terminal:
-            # Transient: the table of results takes its place.
+            # Transient: the table of results replaces it.
             self.live = Live(get_renderable=self.draw, console=self.console, transient=True)
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "LiveTable":
         if self.live:
             self.live.start()
         else:
@@ -96,7 +96,7 @@ class Board:
             self.live.stop()
 
     def begin(self, method: str, seed: int) -> OpenBar:
-        """How the next run shows itself."""
+        """What shows the progress of the next run."""
         if self.live:
             self.running = Running(method, seed)
             return self.running.open
@@ -104,7 +104,7 @@ class Board:
         return lambda _, steps, done: TrainingBar(name, steps, done, self.show, LINES)
 
     def end(self, method: str, seed: int, rows: Sequence[Row]) -> None:
-        """The run is over: these are the results with it."""
+        """Show the results after a run has finished or failed."""
         self.rows = {row.method: row for row in rows}
         self.running = None
         if not self.live:
@@ -119,7 +119,7 @@ class Board:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def over(self, method: str) -> int:
-        """Seeds of a method that need no more time."""
+        """The number of finished and failed runs of a method."""
         row = self.rows.get(method)
         return self.elsewhere.get(method, 0) + (len(row.seeds) + len(row.failed) if row else 0)
 
@@ -128,7 +128,7 @@ class Board:
         return f"{over} of {len(self.methods) * self.seeds} runs"
 
     def draw(self) -> RenderableType:
-        # Fixed widths: a table that is drawn again and again must not jump.
+        # Fixed widths: the table must not change its shape when it is redrawn.
         name = max(map(len, self.methods))
         room = max(8, min(48, self.console.width - name - 37))
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))

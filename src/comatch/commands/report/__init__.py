@@ -1,1 +1,1 @@
-"""Run folders and scores as tables that a person reads."""
+"""`comatch report`: run folders as tables."""

@@ -1,118 +1,29 @@
-"""From run folders to one row for each setting: mean and deviation over seeds, and how many."""
+"""Read run folders and summarise them: one row for each configuration, over its seeds.
 
-import csv
-import io
+Settings are read as plain JSON, so runs of older versions are reported too, with settings that this
+version does not have. PyTorch is loaded only to compare runs of several versions.
+"""
+
+import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from comatch import methods
-from comatch.config import RETIRED, Recipe, to_json
+from comatch import tables
+from comatch.config import Config, to_json
+from comatch.config import flatten as flatten_groups
 from comatch.errors import UserError, shortened
 from comatch.files import read_json
-from comatch.training.run_folder import RunFolder
-
-
-@dataclass(frozen=True)
-class Row:
-    """Runs that differ in nothing but their seed."""
-
-    data: str
-    method: str
-    labels: int
-    steps: int
-    seeds: list[int]
-    top1: list[float]  # of the last checkpoint, in the order of the seeds
-    seconds: float | None  # mean
-    device: str
-    revision: str
-    failed: dict[int, str] = field(default_factory=dict)  # seeds that gave nothing, and why
-    top5: list[float] = field(default_factory=list)  # as top1, where there are many classes
-    recipe: str = ""
-
-    @property
-    def mean(self) -> float | None:
-        return statistics.mean(self.top1) if self.top1 else None
-
-    @property
-    def std(self) -> float | None:
-        """Deviation of the sample; one run has none."""
-        return statistics.stdev(self.top1) if len(self.top1) > 1 else None
-
-    def figures(self) -> str:
-        """`96.10 +- 0.42`, in per cent; empty where every seed failed."""
-        return in_per_cent(self.top1)
-
-    def accuracy(self) -> str:
-        """`96.10 +- 0.42 (n=3)`, and how many seeds failed."""
-        if not self.top1:
-            return "failed"
-        failed = f", {len(self.failed)} failed" if self.failed else ""
-        return f"{self.figures()} (n={len(self.top1)}{failed})"
-
-    def failures(self) -> list[str]:
-        return [f"seed {seed} failed: {why}" for seed, why in self.failed.items()]
-
-    def cells(self) -> dict[str, str]:
-        """Text for each column of a table."""
-        return {
-            "data": self.data,
-            RECIPE: self.recipe,
-            "method": self.method,
-            "labels": f"{self.labels:,}",
-            "steps": f"{self.steps:,}",
-            "accuracy %": self.accuracy(),
-            TOP5: in_per_cent(self.top5),
-            "seeds": in_order(self.seeds),
-            "seconds": "" if self.seconds is None else f"{self.seconds:.0f}",
-            "device": self.device,
-            "commit": self.revision,
-        }
-
 
 RECIPE = "recipe"
 TOP5 = "top-5 %"
-MANY_CLASSES = 20  # from here on it says something that the right one is among five
+MANY_CLASSES = 20  # top-5 accuracy is shown from this number of classes on
 
-
-def in_per_cent(shares: Sequence[float]) -> str:
-    """Mean and sample deviation."""
-    if not shares:
-        return ""
-    spread = f" ± {100 * statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
-    return f"{100 * statistics.mean(shares):.2f}{spread}"
-
-
-def in_order(seeds: Sequence[int]) -> str:
-    """`0, 1, 2`, and `100 to 104` for more than three that follow each other."""
-    parts: list[list[int]] = []
-    for seed in seeds:
-        if parts and seed == parts[-1][-1] + 1:
-            parts[-1].append(seed)
-        else:
-            parts.append([seed])
-    return ", ".join(
-        f"{part[0]} to {part[-1]}" if len(part) > 3 else ", ".join(map(str, part)) for part in parts
-    )
-
-
-def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:
-    """A head and a line for each row: these columns, or all that say something.
-
-    Top-5 does where some row has it, and the recipe where rows of the same data have several.
-    """
-    names = list(columns or rows[0].cells())
-    if not columns and not any(row.top5 for row in rows):
-        names.remove(TOP5)
-    if not columns and len({(row.data, row.recipe) for row in rows}) == len({r.data for r in rows}):
-        names.remove(RECIPE)
-    return [names, *([cells[name] for name in names] for cells in map(Row.cells, rows))]
-
-
-# What a run is called, how it was computed and how often it was looked at: not what it learned.
+# Settings that do not change the result: names, how it was computed, how often it was logged.
 INCIDENTAL = (
     "name",
     "seed",
@@ -127,155 +38,294 @@ INCIDENTAL = (
 )
 
 
-def result_settings(recipe: Recipe) -> dict[str, Any]:
-    """The settings that two runs share if they differ in nothing but chance."""
-    return result_settings_of_json(to_json(recipe))
+@dataclass(frozen=True)
+class Run:
+    """The small files of a run folder."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.json"
+
+    def finished(self) -> bool:
+        return (self.path / "summary.json").exists()
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """The settings as they were written, perhaps by another version."""
+        try:
+            recipe = flatten_groups(read_json(self.config_file)["recipe"])
+            _ = recipe["seed"], recipe["method"]["name"]
+        except (KeyError, TypeError, AttributeError):
+            raise UserError(f"{self.config_file} is not the configuration of a run") from None
+        return recipe
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return read_json(self.path / "summary.json")
+
+    @cached_property
+    def sessions(self) -> list[dict[str, Any]]:
+        """One entry for each time the run was started or resumed."""
+        sessions: list[dict[str, Any]] = read_json(self.path / "environment.json")["sessions"]
+        return sessions
+
+    def metrics(self, wanted: Mapping[str, str]) -> dict[str, dict[int, float]]:
+        """Metrics by name and step; `wanted` names the kind of line to read each from."""
+        file = self.path / "metrics.jsonl"
+        values: dict[str, dict[int, float]] = {name: {} for name in wanted}
+        try:
+            text = file.read_text()
+        except FileNotFoundError:  # the run has just started
+            return values
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}") from None
+        for line in text.split("\n")[:-1]:  # a run that still trains may have written half a line
+            try:
+                entry = json.loads(line)
+                for name, kind in wanted.items():
+                    if entry["kind"] == kind and name in entry:
+                        values[name][entry["step"]] = entry[name]
+            except (ValueError, TypeError, KeyError):
+                raise UserError(f"{file} was not written by comatch train") from None
+        return values
 
 
-def result_settings_of_json(plain: dict[str, Any]) -> dict[str, Any]:
-    """The same from a recipe as it was written down."""
-    return {k: value for k, value in settings_of_json(plain).items() if k not in INCIDENTAL}
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ only in their seed."""
+
+    data: str
+    method: str
+    labels: int
+    steps: int
+    seeds: list[int]
+    top1: list[float]  # of the last checkpoint, in the order of the seeds
+    seconds: float | None  # mean
+    device: str
+    revision: str
+    failed: dict[int, str] = field(default_factory=dict)  # seeds without a result, and why
+    top5: list[float] = field(default_factory=list)  # like top1; empty with few classes
+    recipe: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.mean(self.top1) if self.top1 else None
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation; None for a single run."""
+        return statistics.stdev(self.top1) if len(self.top1) > 1 else None
+
+    def figures(self) -> str:
+        """`96.10 ± 0.42`, in per cent; empty if every seed failed."""
+        return tables.in_per_cent(self.top1)
+
+    def accuracy(self) -> str:
+        """`96.10 ± 0.42 (n=3)`, with the number of failed seeds."""
+        if not self.top1:
+            return "failed"
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"{self.figures()} (n={len(self.top1)}{failed})"
+
+    def failures(self) -> list[str]:
+        return [f"seed {seed} failed: {why}" for seed, why in self.failed.items()]
+
+    def cells(self) -> dict[str, str]:
+        """The text of each column."""
+        return {
+            "data": self.data,
+            RECIPE: self.recipe,
+            "method": self.method,
+            "labels": f"{self.labels:,}",
+            "steps": f"{self.steps:,}",
+            "accuracy %": self.accuracy(),
+            TOP5: tables.in_per_cent(self.top5),
+            "seeds": tables.seed_list(self.seeds),
+            "seconds": "" if self.seconds is None else f"{self.seconds:.0f}",
+            "device": self.device,
+            "commit": self.revision,
+        }
 
 
-def settings_of_json(plain: dict[str, Any]) -> dict[str, Any]:
-    """All settings of a recipe that was written down by this version or by an older one.
-
-    What came later has the value that changes nothing. What is gone is left out, if it had the
-    value that is left; another one stays, for that run was another.
-    """
-    own = plain["method"]
-    today = to_json(Recipe(method=methods.config(own["name"])))
-    together = {**today, **today["method"], **plain, **own, "method": own["name"]}
-    return {k: v for k, v in together.items() if k not in RETIRED or v != RETIRED[k]}
+# ---------------------------------------------------------------------------------- run folders
 
 
 def find(path: Path) -> list[Path]:
-    """The run folder at this path, or those below it; the folds in a run are a part of it."""
+    """The run folder at this path, or those below it; the folds in a run folder are part of it."""
     if is_detector(path):
-        raise UserError(f"{path} is the run of a detector: what it found is in summary.json there")
-    if RunFolder(path).exists():
+        raise UserError(f"{path} is a run of transfer detect: its result is in its summary.json")
+    if Run(path).config_file.exists():
         return [path]
     if not path.is_dir():
         known = path.exists()
         raise UserError(f"{path} is not a run folder" if known else f"there is no folder {path}")
-    every = {config.parent for config in path.rglob(RunFolder(path).config.name)}
-    runs = (run for run in every if every.isdisjoint(run.parents))
+    folders = {config.parent for config in path.rglob(Run(path).config_file.name)}
+    runs = (run for run in folders if folders.isdisjoint(run.parents))
     return sorted(run for run in runs if not is_detector(run))
 
 
 def is_detector(path: Path) -> bool:
-    """A folder of `comatch transfer detect`, which has no recipe and no accuracy."""
-    config = RunFolder(path).config
+    """Whether `comatch transfer detect` made this folder."""
+    config = Run(path).config_file
     return config.exists() and '"coco":' in config.read_text()
 
 
-def every(paths: Iterable[Path]) -> list[Path]:
+def find_all(paths: Iterable[Path]) -> list[Path]:
     """The run folders at these paths or below them, each once."""
     found: dict[Path, None] = {}
     for path in paths:
         there = find(path)
         if not there:
-            raise UserError(f"{path} is not a run folder, and there is none below it")
+            raise UserError(f"{path} is not a run folder, and has none below it")
         found |= dict.fromkeys(there)
     return list(found)
 
 
 def finished(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Those of these run folders that have a result, and a remark if others are left out."""
-    done = [path for path in paths if RunFolder(path).finished()]
+    """The finished runs, and a note on those that are left out."""
+    done = [path for path in paths if Run(path).finished()]
     if paths and not done:
-        raise UserError(f"{paths[0]} has not finished: train with --resume to go on")
+        raise UserError(f"{paths[0]} has not finished: train with --resume to continue it")
     return done, left_out(paths, done, "not finished")
 
 
 def tested(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Those of these finished runs whose data has a test part, and a remark on the others.
+    """The finished runs with a test accuracy, and a note on those that are left out.
 
-    All, if there is none: `rows` says what is the matter with them.
+    If no run has one, all are returned, and `rows` raises the error.
     """
-    done = [path for path in paths if "top1" in read_json(RunFolder(path).summary)] or list(paths)
+    done = [path for path in paths if "top1" in Run(path).summary] or list(paths)
     return done, left_out(paths, done, "not tested")
 
 
 def left_out(paths: Sequence[Path], kept: Sequence[Path], why: str) -> list[str]:
-    """A remark on those of these run folders that are not kept, if there are any."""
+    """A note on the run folders that are not kept, if there are any."""
     left = [path for path in paths if path not in kept]
-    said = f"{len(left)} of {len(paths)} runs left out, {why}: {shortened(left)}"
-    return [said] if left else []
+    note = f"{len(left)} of {len(paths)} runs left out, {why}: {shortened(left)}"
+    return [note] if left else []
+
+
+# ------------------------------------------------------------------------------------- settings
+
+
+def result_settings(recipe: Config) -> dict[str, Any]:
+    """The settings that decide the result, apart from chance."""
+    return without_incidental(flatten(to_json(recipe)))
+
+
+def without_incidental(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in INCIDENTAL}
+
+
+def flatten(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a config.json in one dictionary; `method` is the method's name."""
+    recipe = flatten_groups(recipe)
+    own = recipe["method"]
+    return {**recipe, **own, "name": recipe.get("name", ""), "method": own["name"]}
+
+
+def comparable_settings(recipes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The settings of each recipe, comparable between versions.
+
+    A setting that is newer than a run gets its default, which keeps the old behaviour. Settings
+    that were removed since are compared as they are.
+    """
+    settings = [flatten(recipe) for recipe in recipes]
+    keys: dict[str, set[frozenset[str]]] = defaultdict(set)
+    for one in settings:
+        keys[one["method"]].add(frozenset(one))
+    return [one if len(keys[one["method"]]) == 1 else with_defaults(one) for one in settings]
+
+
+def with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with this version's defaults for those that are missing."""
+    from comatch import methods  # which loads PyTorch
+    from comatch.training.recipe import Recipe
+
+    if settings["method"] not in methods.METHODS:
+        return settings
+    return {**flatten(to_json(Recipe(method=methods.config(settings["method"])))), **settings}
+
+
+# ----------------------------------------------------------------------------------------- rows
 
 
 def rows(paths: Sequence[Path]) -> list[Row]:
-    """One row for each configuration among these run folders, in the order they first appear."""
-    groups: dict[str, list[tuple[dict[str, Any], RunFolder]]] = defaultdict(list)
-    for path in paths:
-        folder = RunFolder(path)
-        summary = read_json(folder.summary)
-        if "top1" not in summary:
-            raise UserError(f"{path} was not tested: its data has no test part")
-        settings = settings_of_json(folder.written())
+    """One row for each configuration among these run folders, in the order of their first runs."""
+    runs = [Run(path) for path in paths]
+    for run in runs:
+        if "top1" not in run.summary:
+            raise UserError(f"{run.path} was not tested: its data has no test part")
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run, settings in zip(runs, comparable_settings([r.recipe for r in runs]), strict=True):
         del settings["seed"]
-        groups[str(settings)].append((summary, folder))
+        groups[json.dumps(settings, sort_keys=True)].append(run)
     return [summarise(group) for group in groups.values()]
 
 
-def summarise(group: list[tuple[dict[str, Any], RunFolder]]) -> Row:
-    group = sorted(group, key=lambda run: run[0]["seed"])
-    summaries = [summary for summary, _ in group]
-    seeds = once_each([summary["seed"] for summary in summaries])
-    sessions = sessions_of(folder for _, folder in group)
+def summarise(group: Sequence[Run]) -> Row:
+    """The row of runs that differ only in their seed."""
+    group = sorted(group, key=lambda run: run.summary["seed"])
+    summaries = [run.summary for run in group]
     first = summaries[0]
     return Row(
         first["data"],
         first["method"],
         first["labels"],
         first["steps"],
-        seeds,
+        distinct([summary["seed"] for summary in summaries]),
         [summary["top1"] for summary in summaries],
         statistics.mean(summary["seconds"] for summary in summaries),
-        ", ".join(sorted({session["device"] for session in sessions})),
-        revisions(sessions),
-        top5=top5_of(group),
-        recipe=group[0][1].written().get("name", ""),
+        ", ".join(sorted({session["device"] for run in group for session in run.sessions})),
+        revisions(group),
+        top5=top5(group),
+        recipe=group[0].recipe.get("name", ""),
     )
 
 
-def once_each(seeds: list[int]) -> list[int]:
+def distinct(seeds: list[int]) -> list[int]:
     if len(set(seeds)) < len(seeds):
         raise UserError(f"seed {max(seeds, key=seeds.count)} occurs twice: name each run once")
     return seeds
 
 
-def sessions_of(folders: Iterable[RunFolder]) -> list[dict[str, Any]]:
-    """Where and with which version these runs were computed, each from beginning to end."""
-    return [one for folder in folders for one in read_json(folder.environment)["sessions"]]
-
-
-def revisions(sessions: Sequence[dict[str, Any]]) -> str:
+def revisions(group: Iterable[Run]) -> str:
+    """The commits that these runs were computed with."""
+    sessions = [session for run in group for session in run.sessions]
     return ", ".join(sorted({(session["git"] or "unknown")[:7] for session in sessions}))
 
 
-def top5_of(group: list[tuple[dict[str, Any], RunFolder]]) -> list[float]:
-    """Of each run, if there are so many classes that it says something."""
-    known = all("top5" in summary for summary, _ in group)
-    if not known or len(read_json(group[0][1].split)["classes"]) < MANY_CLASSES:
+def top5(group: Sequence[Run]) -> list[float]:
+    """The top-5 accuracy of each run; empty with few classes."""
+    if not all("top5" in run.summary for run in group):
         return []
-    return [summary["top5"] for summary, _ in group]
+    files = (group[0].path / name for name in ("model.json", "split.json"))
+    known = [read_json(file)["classes"] for file in files if file.exists()]
+    many = bool(known) and len(known[0]) >= MANY_CLASSES
+    return [run.summary["top5"] for run in group] if many else []
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    return ruled(table(rows))
+def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:
+    """A header, and a line for each row; the columns are these, or all that tell something.
+
+    Top-5 accuracy is left out if no row has it, and the recipe if it follows from the data set.
+    """
+    names = list(columns or rows[0].cells())
+    if not columns and not any(row.top5 for row in rows):
+        names.remove(TOP5)
+    if not columns and len({(row.data, row.recipe) for row in rows}) == len({r.data for r in rows}):
+        names.remove(RECIPE)
+    return [names, *([cells[name] for name in names] for cells in map(Row.cells, rows))]
 
 
-def ruled(lines: Sequence[Sequence[str]], numbers: bool = False) -> str:
-    """A Markdown table; the first line is its head, and numbers stand at the right."""
-    head, *body = lines
-    rule = ["---", *["---:" if numbers else "---"] * (len(head) - 1)]
-    cells = ([cell.replace("|", "\\|") for cell in line] for line in [head, rule, *body])
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+def as_markdown(rows: Sequence[Row]) -> str:
+    return tables.to_markdown(table(rows))
 
 
-def comma_separated(rows: Sequence[Row]) -> str:
-    """For programs: accuracies as shares of 1, in full, and of each seed too."""
+def as_csv(rows: Sequence[Row]) -> str:
+    """A CSV table for programs: unrounded accuracies as shares of 1, also of each seed."""
     records = [
         {
             "data": row.data,
@@ -296,19 +346,4 @@ def comma_separated(rows: Sequence[Row]) -> str:
         }
         for row in rows
     ]
-    return as_csv(records)
-
-
-def as_csv(records: Sequence[dict[str, Any]]) -> str:
-    written = io.StringIO()
-    table = csv.DictWriter(written, records[0], lineterminator="\n")
-    table.writeheader()
-    table.writerows(records)
-    return written.getvalue()
-
-
-def origin(session: dict[str, Any]) -> str:
-    """How something was measured: `command` at its commit, device, torch."""
-    revision = session["git"][:7] if session["git"] else "no commit"
-    torch = session["packages"]["torch"]
-    return f"`{session['command']}` at {revision}, {session['device']}, torch {torch}"
+    return tables.to_csv(records)

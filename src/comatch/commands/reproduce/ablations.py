@@ -1,28 +1,38 @@
 """The paper's ablations: one hyper-parameter at a time, the others at the recipe's values.
 
-The paper varies them on ImageNet, where T = 0.3, lambda_ctr = 10 and K = 30,000. T and alpha are
-shares, so the same values mean something on other data. The weight and the memory's size do not:
-they are tried as multiples of the recipe's. The recipe's own values are one setting, trained once
-and shown in every panel.
+The paper varies them on ImageNet, where T = 0.3, lambda_ctr = 10 and K = 30,000. T and alpha lie
+between 0 and 1, so the same values make sense on other data. lambda_ctr and K do not: they are
+tried at multiples of the recipe's values. The recipe's own values are one setting, trained once and
+shown in every panel.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comatch import api, recipes
-from comatch.api import Settings
-from comatch.commands import reproduce as reproduction
-from comatch.commands.report import runs
-from comatch.commands.reproduce import Cell, Group, paper
+from comatch import recipes
+from comatch.commands.reproduce import (
+    Cell,
+    Experiment,
+    Group,
+    PaperTable,
+    cell_record,
+    make_group,
+    paper,
+    share,
+    with_setting,
+)
 from comatch.config import check_name, labels_text, require
+from comatch.device import choose_device
+from comatch.planning import Request
+from comatch.tables import to_markdown
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A hyper-parameter, and what it is tried at: values, or multiples of the recipe's."""
+    """A hyper-parameter, and the values or multiples of the recipe's value that are tried."""
 
     setting: str
     sign: str  # in the paper, as matplotlib writes it
@@ -41,18 +51,24 @@ class Parameter:
 
 
 TRIED = (
-    Parameter("edge_threshold", "$T$", "graph's threshold", (0.2, 0.4, 0.6, 0.8, 1.0)),
+    Parameter("edge_threshold", "$T$", "threshold of the graph", (0.2, 0.4, 0.6, 0.8, 1.0)),
     Parameter(
-        "lambda_ctr", r"$\lambda_{ctr}$", "contrast's weight", multiples=(0.2, 0.5, 1.0, 2.0, 5.0)
+        "lambda_ctr",
+        r"$\lambda_{ctr}$",
+        "weight of the contrastive loss",
+        multiples=(0.2, 0.5, 1.0, 2.0, 5.0),
     ),
-    Parameter("alpha", r"$\alpha$", "prediction's weight", (0.8, 0.85, 0.9, 0.95, 1.0)),
-    Parameter("bank_size", "$K$", "memory's size", multiples=(0.2, 0.5, 1.0, 2.0)),
+    Parameter(
+        "alpha", r"$\alpha$", "weight of the model's prediction", (0.8, 0.85, 0.9, 0.95, 1.0)
+    ),
+    Parameter("bank_size", "$K$", "size of the memory bank", multiples=(0.2, 0.5, 1.0, 2.0)),
 )
 PARAMETERS = {parameter.setting: parameter for parameter in TRIED}
 PAPER_NAMES = {"T": "edge_threshold", "lambda": "lambda_ctr", "K": "bank_size"}
+SEEDS = (0, 1, 2)
 CHOSEN = (
-    "The values are ours, for the paper's text names only some of its own: T and alpha around "
-    "those, lambda_ctr and K as multiples of the recipe's, since ImageNet's mean nothing elsewhere."
+    "The values are ours, since the paper's text names only some of its own: T and alpha near "
+    "those, lambda_ctr and K at multiples of the recipe's value."
 )
 OURS = (
     "Accuracy in per cent, mean ± sample deviation over n seeds, at the last checkpoint, never the "
@@ -66,7 +82,7 @@ class Point:
 
     parameter: Parameter
     value: float
-    default: bool  # it is the recipe's own
+    default: bool  # whether it is the recipe's own
     cell: Cell
 
     @property
@@ -74,15 +90,20 @@ class Point:
         return self.parameter.setting, self.value
 
 
-@dataclass(frozen=True)
-class Ablations:
-    path: Path
+@dataclass
+class Ablations(PaperTable):
+    """A panel for each hyper-parameter, and in it a point for each value."""
+
+    name = "ablations"
     points: list[Point]  # panel by panel, values rising
-    groups: list[Group]  # the recipe's own values first
-    remarks: list[str]
+    variants: list[Group]  # the recipe's own values first
+
+    @property
+    def groups(self) -> list[Group]:
+        return self.variants
 
     def change(self, point: Point) -> float | None:
-        """Accuracy beside that of the recipe's own values, over the seeds that both have."""
+        """Accuracy minus that of the recipe's own values, over the seeds that both have."""
         ours, recipes_own = accuracies(point.cell), accuracies(self.groups[0].cells[0])
         both = [ours[seed] - recipes_own[seed] for seed in ours if seed in recipes_own]
         return sum(both) / len(both) if both and not point.default else None
@@ -100,23 +121,22 @@ class Ablations:
             for point in self.points
         ]
 
-    def markdown(self, settings: Settings) -> str:
-        cells = [group.cells[0] for group in self.groups]
-        recipe = cells[0].recipe
-        data, figure = Path(recipe.data).name, "![accuracy at each value](ablations.svg)"
+    def markdown(self) -> str:
+        recipe = self.groups[0].cells[0].recipe
+        data, figure = Path(recipe.dataset.data).name, "![accuracy at each value](ablations.svg)"
         varied = dict.fromkeys(point.parameter.setting for point in self.points)
         says = [f"- {setting}: {paper.ABLATION_SAYS[setting]}" for setting in varied]
         return "\n\n".join(
             [
                 f"# One hyper-parameter at a time: {recipe.method.method} on {data}",
-                runs.ruled([COLUMNS, *self.rows()]),
+                to_markdown([COLUMNS, *self.rows()]),
                 *([figure] if self.drawable else []),
                 f"{OURS} {CHOSEN}",
                 f"{paper.ABLATION_MADE} It says:",
                 "\n".join(says),
-                f"Ours, with {labels_text(recipe.labels)} labels:",
-                reproduction.origins(cells, settings),
-                *(f"{line}." for line in (*self.remarks, *reproduction.failures(self.groups))),
+                f"Ours, with {labels_text(recipe.dataset.labels)} labels:",
+                self.origins(),
+                *self.closing(),
             ]
         )
 
@@ -126,28 +146,26 @@ class Ablations:
                 "parameter": point.parameter.setting,
                 "value": point.value,
                 "default": point.default,
-                "data": point.cell.recipe.data,
-                "labels": point.cell.recipe.labels,
+                "data": point.cell.recipe.dataset.data,
+                "labels": point.cell.recipe.dataset.labels,
                 "method": point.cell.method,
-                **reproduction.cell_record(point.cell),
+                **cell_record(point.cell),
                 "change": self.change(point),
-                "paper_change": reproduction.share(paper.ABLATION_CHANGES.get(point.key)),
+                "paper_change": share(paper.ABLATION_CHANGES.get(point.key)),
             }
             for point in self.points
         ]
-
-    def publish(self, settings: Settings) -> None:
-        reproduction.publish(self.path, "ablations", self.markdown(settings), self.records())
 
     @property
     def drawable(self) -> bool:
         return any(point.cell.runs for point in self.points)
 
     def draw(self) -> None:
-        """The figure as PNG and SVG, a panel for each hyper-parameter; none without any run."""
+        """Draw the figure as PNG and SVG, if there is a run."""
         if not self.drawable:
             return
-        from comatch.commands.report import figures  # matplotlib is slow to import
+        from comatch.commands.reproduce import figures  # matplotlib is slow to import
+        from comatch.figures import save
 
         panels = []
         for parameter in dict.fromkeys(point.parameter for point in self.points):
@@ -156,83 +174,64 @@ class Ablations:
                 figures.Panel(
                     f"{parameter.sign}: {parameter.says}",
                     [point.value for point in mine],
-                    [row_figures(point.cell) for point in mine],
+                    [mean_and_deviation(point.cell) for point in mine],
                     next(point.value for point in mine if point.default),
                     logarithmic=bool(parameter.multiples),
                 )
             )
-        figures.save(figures.ablations(panels), self.path / "ablations")
+        save(figures.ablations(panels), self.path / "ablations")
 
 
 COLUMNS = ("setting", "value", "accuracy %", "change", "paper's change")
 
 
 def ablations(
-    data: str | Path | None = None,
-    *,
-    parameters: Sequence[str] = tuple(PARAMETERS),
-    labels: int | float | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
-    recipe: str | None = None,
-    steps: int | None = None,
-    data_dir: str | Path | None = None,
-    out: str | Path = "runs/ablations",
-    others: Sequence[Path] = (),
-    train: bool = True,
-    device: str = "auto",
-    settings: Settings = (),
-    progress: bool = True,
+    experiment: Experiment | None = None, *, parameters: Sequence[str] = tuple(PARAMETERS)
 ) -> Ablations:
-    """Varies each of the parameters, the others at the recipe's values, and draws the figure."""
-    path = Path(out)
-    chosen = [PARAMETERS[known(name)] for name in dict.fromkeys(parameters)]
+    """Vary each of the parameters, the others at the recipe's values, and draw the figure."""
+    experiment = experiment or Experiment()
+    chosen = [PARAMETERS[setting_name(name)] for name in dict.fromkeys(parameters)]
     require(bool(chosen), f"name a parameter at least: {', '.join(PARAMETERS)}")
-    if data is None and recipe is None:
-        data = "cifar10"
-    name = recipe or recipes.default_for(str(data), api.choose_device(device).type == "cuda")
-    options: dict[str, Any] = {
-        "data": data,
-        "recipe": name,
-        "labels": labels,
-        "methods": [recipes.get(name).method.method],
-        "seeds": seeds,
-        "steps": steps,
-        "data_dir": data_dir,
-        "device": device,
-        "progress": progress,
-    }
-    base = reproduction.arrange(path, "default", settings=settings, **options)
+    request, out = with_recipe(experiment.request), experiment.out or Path("runs/ablations")
+    methods = [recipes.get(request.recipe or "").method.method]
+    seeds = SEEDS if experiment.seeds is None else experiment.seeds
+    base = make_group(out, request, methods, seeds, "default")
     groups, found = [base], []
     for parameter in chosen:
         default = getattr(base.cells[0].recipe.method, parameter.setting)
         for value in parameter.tried(default):
             group = base
             if value != default:
-                changed = reproduction.variant(settings, parameter.setting, value)
+                varied = with_setting(request, parameter.setting, value)
                 name = f"{parameter.setting}-{value}"
-                group = reproduction.arrange(path, name, settings=changed, **options)
+                group = make_group(out, varied, methods, seeds, name)
                 groups.append(group)
             found.append(Point(parameter, value, group is base, group.cells[0]))
-    result = Ablations(path, found, groups, reproduction.fill(groups, others))
+    table = Ablations(experiment, out, found, groups)
     try:
-        if train:
-            reproduction.train(groups, lambda: result.publish(settings))
-        else:
-            result.publish(settings)
-    finally:  # whoever stops it gets a figure of what is there
-        result.draw()
-    return result
+        table.complete()
+    finally:  # an interrupted call draws what there is
+        table.draw()
+    return table
 
 
-def known(name: str) -> str:
-    """The setting's name; the paper's letter will do."""
+def with_recipe(request: Request) -> Request:
+    """The request with data and recipe named; by default CIFAR-10."""
+    if request.data is None and request.recipe is None:
+        request = replace(request, data="cifar10")
+    gpu = choose_device(request.device).type == "cuda"
+    return replace(request, recipe=request.recipe or recipes.default_for(str(request.data), gpu))
+
+
+def setting_name(name: str) -> str:
+    """The name of the setting, for that or for the paper's letter."""
     name = PAPER_NAMES.get(name, name)
     check_name(name, PARAMETERS, "parameter")
     return name
 
 
-def row_figures(cell: Cell) -> tuple[float, float] | None:
-    """Mean and deviation as shares of 1; one run has no deviation, and so no bar."""
+def mean_and_deviation(cell: Cell) -> tuple[float, float] | None:
+    """As shares of 1. The deviation of a single run is NaN, so it has no error bar."""
     row = cell.row
     if row is None or row.mean is None:
         return None

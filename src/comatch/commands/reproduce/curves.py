@@ -7,14 +7,14 @@ still training, or was stopped, is read as far as it came.
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from comatch.commands.report import runs
+from comatch.commands.report.runs import Run
 from comatch.errors import UserError
-from comatch.training.run_folder import RunFolder
 
 # What the paper's figure shows, by kind of line in metrics.jsonl and name of the value in it.
 MEASURES = {
@@ -47,47 +47,26 @@ def read(paths: Sequence[Path]) -> list[Curve]:
     """A curve for each setting among these run folders, or those below these folders."""
     groups: dict[str, list[tuple[int, dict[str, dict[int, float]]]]] = defaultdict(list)
     settings: dict[str, dict[str, Any]] = {}
-    for path in runs.every(paths):
-        recipe = RunFolder(path).written()
-        result_settings = runs.result_settings_of_json(recipe)
-        key = json.dumps(result_settings)
+    found_runs = [Run(path) for path in runs.find_all(paths)]
+    written = runs.comparable_settings([run.recipe for run in found_runs])
+    for run, every in zip(found_runs, written, strict=True):
+        result_settings = runs.without_incidental(every)
+        key = json.dumps(result_settings, sort_keys=True)
         settings[key] = result_settings
-        groups[key].append((recipe["seed"], measures(path)))
+        groups[key].append((every["seed"], measures(run)))
     names = labels(list(settings.values()))
     found = [curve(name, group) for name, group in zip(names, groups.values(), strict=True)]
     return found if same_seeds(found) else [named_with_seeds(one) for one in found]
 
 
-def measures(path: Path) -> dict[str, dict[int, float]]:
-    """Each measure of one run: its value at each step that it was written at."""
-    file = path / "metrics.jsonl"
+def measures(run: Run) -> dict[str, dict[int, float]]:
+    """Each measure of one run by step, as far as the run has come."""
+    file = run.path / "metrics.jsonl"
     if not file.exists():
-        raise UserError(f"{path} has no metrics.jsonl: there is nothing to draw")
-    values = logged(path, MEASURES)
+        raise UserError(f"{run.path} has no metrics.jsonl: there is nothing to draw")
+    values = run.metrics(MEASURES)
     if not any(values.values()):
         raise UserError(f"{file} holds no measure to draw yet")
-    return values
-
-
-def logged(path: Path, wanted: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """The same of what is wanted, by name and kind of line; nothing of a run that only begins."""
-    file = path / "metrics.jsonl"
-    values: dict[str, dict[int, float]] = {name: {} for name in wanted}
-    try:
-        text = file.read_text()
-    except FileNotFoundError:
-        return values
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
-    # A run that is writing just now may be halfway through its last line.
-    for line in text.split("\n")[:-1]:
-        try:
-            entry = json.loads(line)
-            for name, kind in wanted.items():
-                if entry["kind"] == kind and name in entry:
-                    values[name][entry["step"]] = entry[name]
-        except (ValueError, TypeError, KeyError):
-            raise UserError(f"{file} was not written by comatch train") from None
     return values
 
 

@@ -1,131 +1,99 @@
-"""The paper's table 1, accuracy on CIFAR-10 and STL-10, and ours beside it."""
+"""The paper's table 1: accuracy on CIFAR-10 and STL-10."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from comatch.api import Settings
-from comatch.commands import reproduce as reproduction
-from comatch.commands.reproduce import Cell, Group, paper
+from comatch.commands.reproduce import (
+    AccuracyTable,
+    Cell,
+    Experiment,
+    Group,
+    cell_record,
+    make_group,
+    paper,
+    share,
+)
 from comatch.config import require
 
 NAMES = {"cifar10": "CIFAR-10", "stl10": "STL-10"}
+SEEDS = (0, 1, 2, 3, 4)
 
 
-@dataclass(frozen=True)
-class Table1:
-    """A column for each data set and number of labels, in each a cell for each method."""
+@dataclass
+class Table1(AccuracyTable):
+    """A column for each data set and number of labels, a row for each method."""
 
-    path: Path
+    name, number, made = "table1", 1, paper.TABLE1_MADE
     columns: list[Group]
-    remarks: list[str]  # runs that were met and do not count
 
     @property
-    def methods(self) -> list[str]:
-        return [cell.method for cell in self.columns[0].cells]
+    def groups(self) -> list[Group]:
+        return self.columns
 
     def titles(self) -> list[str]:
-        return [f"{named(column)}, {labels_of(column):,} labels" for column in self.columns]
+        return [title(column) for column in self.columns]
 
     def rows(self) -> list[tuple[str, list[str], list[str]]]:
-        """For each method, the paper's figures and ours, column by column."""
         return [
             (
                 method,
-                [str(printed(column.cells[i]) or "") for column in self.columns],
+                [str(published(column.cells[i]) or "") for column in self.columns],
                 [column.cells[i].text() for column in self.columns],
             )
-            for i, method in enumerate(self.methods)
+            for i, method in enumerate(self.columns[0].methods)
         ]
-
-    def markdown(self, settings: Settings) -> str:
-        return reproduction.page(
-            1,
-            self.titles(),
-            self.rows(),
-            paper.TABLE1_MADE,
-            self.columns,
-            settings,
-            remarks=self.remarks,
-        )
 
     def records(self) -> list[dict[str, Any]]:
         return [
             {
-                "data": cell.recipe.data,
-                "labels": cell.recipe.labels,
+                "data": cell.recipe.dataset.data,
+                "labels": cell.recipe.dataset.labels,
                 "method": cell.method,
-                "paper_mean": reproduction.share(figure and figure.mean),
-                "paper_std": reproduction.share(figure and figure.std),
-                **reproduction.cell_record(cell),
+                "paper_mean": share(figure and figure.mean),
+                "paper_std": share(figure and figure.std),
+                **cell_record(cell),
             }
             for column in self.columns
-            for cell, figure in ((cell, printed(cell)) for cell in column.cells)
+            for cell, figure in ((cell, published(cell)) for cell in column.cells)
         ]
-
-    def publish(self, settings: Settings) -> None:
-        reproduction.publish(self.path, "table1", self.markdown(settings), self.records())
 
 
 def table1(
+    experiment: Experiment | None = None,
     *,
     labels: Sequence[int] = paper.TABLE1_LABELS,
     stl10: bool = False,
     methods: Sequence[str] = paper.TABLE1_METHODS,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    recipe: str = "cifar10",
-    steps: int | None = None,
-    data_dir: str | Path | None = None,
-    out: str | Path = "runs/table1",
-    others: Sequence[Path] = (),
-    train: bool = True,
-    device: str = "auto",
-    settings: Settings = (),
-    progress: bool = True,
 ) -> Table1:
-    """Fills the table from the runs in `out` and below `others`; with `train`, runs the rest.
+    """Fill the table from the runs that exist, and train the others if that is wanted.
 
-    Each column is a comparison of its own, in a folder of `out` such as cifar10-40.
+    Each column is a comparison in a folder of its own, such as cifar10-40. The request's recipe is
+    that of all columns but STL-10's.
     """
-    path = Path(out)
-    wanted = [(recipe, count) for count in dict.fromkeys(labels)]
+    experiment = experiment or Experiment()
+    request, out = experiment.request, experiment.out or Path("runs/table1")
+    wanted = [(request.recipe or "cifar10", count) for count in dict.fromkeys(labels)]
     wanted += [("stl10", 1000)] if stl10 else []
     require(bool(wanted), "the table has no column: give --labels, or --stl10")
+    seeds = SEEDS if experiment.seeds is None else experiment.seeds
     columns = [
-        reproduction.arrange(
-            path,
-            recipe=name,
-            labels=count,
-            methods=methods,
-            seeds=seeds,
-            steps=steps,
-            data_dir=data_dir,
-            device=device,
-            settings=settings,
-            progress=progress,
-        )
+        make_group(out, replace(request, recipe=name, labels=count), methods, seeds)
         for name, count in wanted
     ]
-    table = Table1(path, columns, reproduction.fill(columns, others))
-    if train:
-        reproduction.train(columns, lambda: table.publish(settings))
-    else:
-        table.publish(settings)
+    table = Table1(experiment, out, columns)
+    table.complete()
     return table
 
 
-def labels_of(column: Group) -> int:
-    return int(column.options["labels"])
+def title(column: Group) -> str:
+    data = column.cells[0].recipe.dataset.data
+    return f"{NAMES.get(data, data)}, {int(column.request.labels or 0):,} labels"
 
 
-def named(column: Group) -> str:
-    data = column.cells[0].recipe.data
-    return NAMES.get(data, data)
-
-
-def printed(cell: Cell) -> paper.Printed | None:
+def published(cell: Cell) -> paper.Printed | None:
     """The paper's figure for a cell, if its table has one."""
-    labels = cell.recipe.labels
-    known = paper.TABLE1.get((cell.recipe.data, int(labels or 0)), {})
+    labels = cell.recipe.dataset.labels
+    known = paper.TABLE1.get((cell.recipe.dataset.data, int(labels or 0)), {})
     return known.get(cell.method)

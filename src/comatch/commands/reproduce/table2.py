@@ -1,40 +1,47 @@
-"""The paper's table 2, accuracy on ImageNet with a hundredth or a tenth of the labels, and ours."""
+"""The paper's table 2: accuracy on ImageNet with 1 % and 10 % of the labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from comatch.api import Settings
-from comatch.commands import compare as comparison
-from comatch.commands import reproduce as reproduction
-from comatch.commands.report import runs
-from comatch.commands.reproduce import Cell, Group, paper
+from comatch.commands.compare import key_of
+from comatch.commands.reproduce import (
+    AccuracyTable,
+    Cell,
+    Experiment,
+    Group,
+    cell_record,
+    make_group,
+    paper,
+    share,
+)
 from comatch.config import check_name, require
-from comatch.training.init_weights import check_there
+from comatch.tables import in_per_cent
+from comatch.training.init_weights import check_exists
 
 RECIPES = {1: "imagenet-1pct", 10: "imagenet-10pct"}  # by share of the labels in per cent
 PRETRAINED = "MoCo v2"
+SEEDS = (0,)
 
 
 class Column(NamedTuple):
-    """One share of the labels, from one beginning."""
+    """One share of the labels, from one kind of initial weights."""
 
     share: int
-    start: str  # "", or what was pre-trained
+    start: str  # "" for random weights, or the name of the pre-training
     group: Group
 
-    def printed(self, method: str) -> paper.Tops:
+    def published(self, method: str) -> paper.Tops:
         return paper.TABLE2[self.share].get((self.start, method), paper.Tops(None, None))
 
 
-@dataclass(frozen=True)
-class Table2:
-    """A line for each beginning and method, and for each share top-1 and top-5."""
+@dataclass
+class Table2(AccuracyTable):
+    """A row for each start and method; top-1 and top-5 for each share of the labels."""
 
-    path: Path
+    name, number, made = "table2", 2, paper.TABLE2_MADE
     columns: list[Column]
-    remarks: list[str]  # runs that were met and do not count
 
     @property
     def groups(self) -> list[Group]:
@@ -45,117 +52,71 @@ class Table2:
         return [f"{share} %, {top}" for share in shares for top in ("top-1", "top-5")]
 
     def rows(self) -> list[tuple[str, list[str], list[str]]]:
-        """For each line the paper's figures and ours, column by column."""
         found = []
         for start in dict.fromkeys(column.start for column in self.columns):
             columns = [column for column in self.columns if column.start == start]
-            for i, cell in enumerate(columns[0].group.cells):
-                name = f"{start}, then {cell.method}" if start else cell.method
-                theirs = [per_cent(t) for column in columns for t in column.printed(cell.method)]
+            for i, method in enumerate(columns[0].group.methods):
+                name = f"{start}, then {method}" if start else method
+                theirs = [per_cent(t) for column in columns for t in column.published(method)]
                 ours = [text for column in columns for text in texts(column.group.cells[i])]
                 found.append((name, theirs, ours))
         return found
 
-    def markdown(self, settings: Settings) -> str:
-        return reproduction.page(
-            2,
-            self.titles(),
-            self.rows(),
-            paper.TABLE2_MADE,
-            self.groups,
-            settings,
-            more=self.beginnings(),
-            remarks=self.remarks,
+    def notes(self) -> list[str]:
+        """The initial weights of the pre-trained runs."""
+        lines = (
+            f"- {column.start}: {column.group.cells[0].recipe.model.init}"
+            for column in self.columns
+            if column.start
         )
-
-    def beginnings(self) -> list[str]:
-        """What the pre-trained runs began from."""
-        return list(
-            dict.fromkeys(
-                f"- {column.start}: {column.group.cells[0].recipe.init}"
-                for column in self.columns
-                if column.start
-            )
-        )
+        return list(dict.fromkeys(lines))
 
     def records(self) -> list[dict[str, Any]]:
         return [
             {
                 "share": column.share,
-                "init": cell.recipe.init or "",
-                "data": cell.recipe.data,
-                "labels": cell.recipe.labels,
+                "init": cell.recipe.model.init or "",
+                "data": cell.recipe.dataset.data,
+                "labels": cell.recipe.dataset.labels,
                 "method": cell.method,
-                "paper_top1": reproduction.share(column.printed(cell.method).top1),
-                "paper_top5": reproduction.share(column.printed(cell.method).top5),
-                **reproduction.cell_record(cell),
+                "paper_top1": share(column.published(cell.method).top1),
+                "paper_top5": share(column.published(cell.method).top5),
+                **cell_record(cell),
                 "top5": " ".join(map(str, cell.row.top5)) if cell.row else "",
             }
             for column in self.columns
             for cell in column.group.cells
         ]
 
-    def publish(self, settings: Settings) -> None:
-        reproduction.publish(self.path, "table2", self.markdown(settings), self.records())
-
 
 def table2(
-    data: str | Path,
+    experiment: Experiment,
     *,
     shares: Sequence[int] = tuple(RECIPES),
     methods: Sequence[str] = paper.TABLE2_METHODS,
-    init: str | None = None,
-    seeds: Sequence[int] = (0,),
-    steps: int | None = None,
-    out: str | Path = "runs/table2",
-    others: Sequence[Path] = (),
-    train: bool = True,
-    device: str = "auto",
-    settings: Settings = (),
-    progress: bool = True,
 ) -> Table2:
-    """Fills the table from the runs in `out` and below `others`; with `train`, runs the rest.
+    """Fill the table from the runs that exist, and train the others if that is wanted.
 
-    `data` is the folder of ImageNet. With `init`, the weights of MoCo v2, each method is also
-    trained from those. Each share and beginning is a comparison of its own, in a folder of `out`.
+    The request's `data` is the folder of ImageNet. With its `init`, the weights of MoCo v2, each
+    method is also trained from those. Each share and start is a comparison in a folder of its own.
     """
-    path = Path(out)
+    request, out = experiment.request, experiment.out or Path("runs/table2")
     require(bool(shares), "the table has no column: give --shares")
-    for share in shares:
-        check_name(str(share), [str(known) for known in RECIPES], "share of the labels")
-    require("init" not in map(comparison.key_of, settings), "--set init: this table has --init")
-    check_there(init)
-    starts = {"": settings}
-    if init is not None:
-        starts[PRETRAINED] = reproduction.variant(settings, "init", init)
-    columns = [
-        Column(
-            share,
-            start,
-            reproduction.arrange(
-                path,
-                f"{share}pct{'-pretrained' if start else ''}",
-                data=data,
-                recipe=RECIPES[share],
-                labels=None,
-                methods=methods,
-                seeds=seeds,
-                steps=steps,
-                data_dir=None,
-                device=device,
-                settings=its_settings,
-                progress=progress,
-            ),
-        )
-        for start, its_settings in starts.items()
-        for share in dict.fromkeys(shares)
-    ]
-    groups = [column.group for column in columns]
-    table = Table2(path, columns, reproduction.fill(groups, others))
-    if train:
-        reproduction.train(groups, lambda: table.publish(settings))
-    else:
-        table.publish(settings)
+    for one in shares:
+        check_name(str(one), [str(known) for known in RECIPES], "share of the labels")
+    require("init" not in map(key_of, request.settings), "--set init: this table has --init")
+    if request.init:
+        check_exists(str(request.init))
+    starts = {"": replace(request, init=None)} | ({PRETRAINED: request} if request.init else {})
+    seeds = SEEDS if experiment.seeds is None else experiment.seeds
+    columns = []
+    for start, from_start in starts.items():
+        for one in dict.fromkeys(shares):
+            name = f"{one}pct-pretrained" if start else f"{one}pct"
+            asked = replace(from_start, recipe=RECIPES[one])
+            columns.append(Column(one, start, make_group(out, asked, methods, seeds, name)))
+    table = Table2(experiment, out, columns)
+    table.complete()
     return table
 
 
@@ -164,5 +125,5 @@ def per_cent(figure: float | None) -> str:
 
 
 def texts(cell: Cell) -> tuple[str, str]:
-    """Top-1 with all that belongs to it, and top-5."""
-    return cell.text(), runs.in_per_cent(cell.row.top5) if cell.row else ""
+    """Top-1 with its deviation and number of seeds, and top-5."""
+    return cell.text(), in_per_cent(cell.row.top5) if cell.row else ""

@@ -1,1 +1,1 @@
-"""Is what a network has learned of use elsewhere? The paper's transfer tests."""
+"""Transfer learning: how good a trained encoder's features are on other data (section 4.4)."""

@@ -1,4 +1,4 @@
-"""What the features are tried on: images, and for each class which of them show it."""
+"""The data on which features are evaluated: images, and which classes each of them shows."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ import torch
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
-from comatch.api import warn_of_skipped
 from comatch.commands.transfer.record import MEAN_AP
 from comatch.commands.transfer.voc2007 import voc2007
 from comatch.data import sources
 from comatch.data.splits import fingerprint
 from comatch.errors import UserError
+from comatch.planning import warn_of_skipped
 from comatch.types import UNLABELLED, Files, Part
 
 VOC = "voc2007"
@@ -22,51 +22,55 @@ VOC = "voc2007"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Targets are 1 where an image shows the class, -1 where it does not, 0 where nobody says."""
+    """A training and a test part with targets.
+
+    A target is 1 if the image shows the class, -1 if it does not, and 0 if that is unknown. The
+    labels of both parts are their rows, 0 to N - 1.
+    """
 
     name: str
     classes: list[str]  # [C]
-    train: Part  # whose labels are the rows, 0 to N - 1: they tell which image is which
+    train: Part
     train_y: Tensor  # [N, C]
     test: Part
     test_y: Tensor  # [M, C]
-    several: bool  # whether an image may show more than one class
+    multi_label: bool  # whether an image may show more than one class
 
     @property
     def measure(self) -> str:
-        return MEAN_AP if self.several else "accuracy"
+        return MEAN_AP if self.multi_label else "accuracy"
 
     def score(self, decisions: Tensor, y: Tensor) -> float:
-        """What decisions [n, C] are worth, by targets [n, C].
+        """Accuracy of decisions [n, C] on targets [n, C], or the mean average precision.
 
-        Accuracy or, where an image may show several classes, the area under precision and recall
-        of each class, and the mean of those.
+        With several classes an image, it is the mean over classes of the area under the curve of
+        precision and recall.
         """
-        if not self.several:
+        if not self.multi_label:
             return (decisions.argmax(1) == y.argmax(1)).double().mean().item()
-        found = [
+        precisions = [
             average_precision_score(t[t != 0] > 0, s[t != 0])
             for s, t in zip(decisions.T.cpu().numpy(), y.T.cpu().numpy(), strict=True)
             if (t > 0).any()
         ]
-        return float(sum(found) / len(found))
+        return float(sum(precisions) / len(precisions))
 
-    @cached_property  # it asks for the length of every file
+    @cached_property  # it reads the size of every file
     def digest(self) -> str:
-        """Other images or labels have another one; the size at which they are seen has none."""
-        everything = hashlib.sha256("\n".join([*self.classes, *self.train.names]).encode())
-        everything.update("\n".join(self.test.names).encode())
-        everything.update(self.train_y.numpy().tobytes() + self.test_y.numpy().tobytes())
+        """A hash of images and labels. The size at which images are seen is not part of it."""
+        digest = hashlib.sha256("\n".join([*self.classes, *self.train.names]).encode())
+        digest.update("\n".join(self.test.names).encode())
+        digest.update(self.train_y.numpy().tobytes() + self.test_y.numpy().tobytes())
         for part in (self.train, self.test):
-            if isinstance(part, Files):  # else it is a named source, always of the same images
-                everything.update(fingerprint(part).encode())
-        return everything.hexdigest()
+            if isinstance(part, Files):  # the images of a named data set never change
+                digest.update(fingerprint(part).encode())
+        return digest.hexdigest()
 
 
 def open_benchmark(data: str, data_dir: Path, image_size: int, progress: bool = True) -> Benchmark:
-    """VOC 2007, or anything that can be trained on and has a test part.
+    """VOC 2007, or any data to train on that has a test part.
 
-    A folder's images stay files, which are read as the encoder wants to see them.
+    The images of a folder stay files, which are read with the encoder's preprocessing.
     """
     if data == VOC:
         classes, train, train_y, test, test_y = voc2007(data_dir, progress)
@@ -79,25 +83,26 @@ def open_benchmark(data: str, data_dir: Path, image_size: int, progress: bool = 
             f"{data} has no test part: add a folder 'test' with labelled images, or 'train' and "
             "'val' as ImageNet has them"
         )
-    known = dataset.train.subset((dataset.train.labels != UNLABELLED).nonzero()[:, 0])
-    targets = [shown(part.labels, len(dataset.classes)) for part in (known, dataset.test)]
+    labelled = dataset.train.subset((dataset.train.labels != UNLABELLED).nonzero()[:, 0])
+    train_y, test_y = (to_targets(p.labels, len(dataset.classes)) for p in (labelled, dataset.test))
     return Benchmark(
         dataset.name,
         dataset.classes,
-        numbered(known),
-        targets[0],
+        numbered(labelled),
+        train_y,
         numbered(dataset.test),
-        targets[1],
-        several=False,
+        test_y,
+        multi_label=False,
     )
 
 
-def shown(labels: Tensor, classes: int) -> Tensor:  # [N, C]
-    """In a byte each: Places205 has half a thousand million of them."""
+def to_targets(labels: Tensor, classes: int) -> Tensor:  # [N, C]
+    """Targets of one byte each: Places205 has 500 million of them."""
     targets = torch.full((len(labels), classes), -1, dtype=torch.int8)
     targets[torch.arange(len(labels)), labels] = 1
     return targets
 
 
 def numbered(part: Part) -> Part:
+    """The part with its rows as labels."""
     return replace(part, labels=torch.arange(len(part)))

@@ -1,4 +1,4 @@
-"""The networks that are compared: of runs, of timm, of files, and one that has learned nothing."""
+"""The encoders that are evaluated: of a run, of timm, of a file of weights, or random."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comatch import api
+from comatch.classifier import load_classifier
 from comatch.data.streaming import side_for
+from comatch.device import choose_device
 from comatch.errors import UserError, shortened
 from comatch.nets import Network, build_encoder, pretrained
 from comatch.recipes.imagenet import MEAN, STD
 from comatch.training.run_folder import RunFolder
 
 RANDOM = "random"
-USUAL: dict[str, Any] = {  # as the paper has it
+PUBLISHED: dict[str, Any] = {  # the network and the preprocessing of the paper
     "net": "resnet50",
     "stem": "standard",
     "image_size": 224,
@@ -29,35 +30,35 @@ USUAL: dict[str, Any] = {  # as the paper has it
 
 @dataclass(frozen=True)
 class Encoder:
-    """A network, and how it wants to see an image."""
+    """A network and its preprocessing."""
 
     name: str
     net: Network
     image_size: int
-    side: int  # of the square whose middle is seen
+    resize: int  # shorter side before the centre crop
     mean: Tensor  # [3]
     std: Tensor  # [3]
-    learned: bool = True  # or it is as it was initialised
+    trained: bool = True
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         return Path(self.name).name
 
     def digest(self) -> str:
-        """Two encoders that differ in anything have another one.
+        """A hash of weights, architecture and preprocessing.
 
-        Strides and the like are no weights, so how it is built counts too.
+        The architecture is part of it because strides, for example, are not weights.
         """
         encoder, state = self.net.encoder, self.net.encoder.state_dict()
-        built = f"{self.image_size} {self.side} {encoder} {list(state)}"
-        everything = hashlib.sha256(built.encode())
+        architecture = f"{self.image_size} {self.resize} {encoder} {list(state)}"
+        digest = hashlib.sha256(architecture.encode())
         for tensor in (self.mean, self.std, *state.values()):
-            everything.update(tensor.cpu().numpy().tobytes())
-        return everything.hexdigest()
+            digest.update(tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
 
-def check_there(names: Sequence[str]) -> None:
-    """Told at once: data may have to be downloaded first."""
+def check_exist(names: Sequence[str]) -> None:
+    """Called before data is downloaded."""
     for name in names:
         if name != RANDOM and not pretrained.is_timm(name) and not Path(name).exists():
             raise UserError(
@@ -66,51 +67,54 @@ def check_there(names: Sequence[str]) -> None:
             )
 
 
-def like_the_first(names: Sequence[str]) -> dict[str, Any]:
-    """What no run is does not say how it sees images: as the first run does, or the paper."""
+def default_description(names: Sequence[str]) -> dict[str, Any]:
+    """Network and preprocessing for files and random weights: those of the first run, if any."""
     runs = [RunFolder(Path(name)) for name in names if Path(name).is_dir()]
-    return runs[0].description() if runs and runs[0].model.exists() else USUAL
+    return runs[0].description() if runs and runs[0].model.exists() else PUBLISHED
 
 
-def read(name: str, like: dict[str, Any], device: str = "auto") -> Encoder:
-    """A run folder, a file of weights for a network as described, `timm:NAME.TAG`, or `random`."""
+def load_encoder(name: str, default: dict[str, Any], device: str = "auto") -> Encoder:
+    """The encoder of a run folder, a file of weights, `timm:NAME.TAG` or `random`.
+
+    A file and random weights have the network and preprocessing of `default`.
+    """
+    where = choose_device(device)
     if Path(name).is_dir():
-        run = api.load(name, device)
+        run = load_classifier(RunFolder(Path(name)), where)
         return Encoder(name, run.net, run.image_size, run.resize, run.mean, run.std)
-    described = of_timm(name, like["net"]) if pretrained.is_timm(name) else like
+    described = describe_timm(name, default["net"]) if pretrained.is_timm(name) else default
     net, size = described["net"], described["image_size"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = Network(build_encoder(net, size, described["stem"]), classes=1)
     if pretrained.is_timm(name):
         weights, name = pretrained.read_timm(name, net, size)
-        whole(pretrained.fill(network, weights, name))
+        require_whole(pretrained.fill(network, weights, name))
     elif name != RANDOM:
-        whole(pretrained.fill(network, pretrained.read_file(Path(name)), name))
-    where = api.choose_device(device)
+        require_whole(pretrained.fill(network, pretrained.read_file(Path(name)), name))
     mean, std = (torch.tensor(described[key], device=where) for key in ("mean", "std"))
-    side, learned = described.get("resize", size), name != RANDOM
-    name = name if learned else f"{RANDOM} {net}"  # of two kinds, each has its figures
-    return Encoder(name, network.to(where), size, side, mean, std, learned)
+    resize, trained = described.get("resize", size), name != RANDOM
+    name = name if trained else f"{RANDOM} {net}"  # so that two nets have results of their own
+    return Encoder(name, network.to(where), size, resize, mean, std, trained)
 
 
-def of_timm(name: str, usual: str) -> dict[str, Any]:
-    """How a network of timm's wants to see images; what timm does not know is told later."""
-    full = pretrained.name_of(name, usual)
-    known = pretrained.seen_by_timm(full)
-    described = USUAL | {"net": full.split(".")[0]}
-    if known is None:
+def describe_timm(name: str, default_net: str) -> dict[str, Any]:
+    """Network and preprocessing of timm's weights. `read_timm` reports an unknown name."""
+    full_name = pretrained.name_of(name, default_net)
+    config = pretrained.seen_by_timm(full_name)
+    described = PUBLISHED | {"net": full_name.split(".")[0]}
+    if config is None:
         return described
-    size = known.input_size[-1]
+    size = config.input_size[-1]
     return described | {
         "image_size": size,
         "resize": side_for(size),
-        "mean": known.mean,
-        "std": known.std,
+        "mean": config.mean,
+        "std": config.std,
     }
 
 
-def whole(loaded: pretrained.Loaded) -> None:
-    """Of a network that is random in part, nothing would be learned here."""
+def require_whole(loaded: pretrained.Loaded) -> None:
+    """Raise an error if some weights are missing: the encoder is not trained any more."""
     if loaded.left_out:
         raise UserError(f"{loaded.source} is no whole encoder: {shortened(loaded.left_out)}")

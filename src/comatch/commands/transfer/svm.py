@@ -1,9 +1,9 @@
-"""Linear support vector machines, one a class, all fitted at once.
+"""Linear support vector machines, one for each class, all fitted at once.
 
-Each minimises |w|² / 2 + cost Σ max(0, 1 - y w·x)², which is convex and smooth but for its second
-derivative: Newton's method with conjugate gradients finds the minimum in a few rounds. The classes
-share every product with x, so 200 of them cost little more than one, on a GPU too. The answer is
-scikit-learn's `LinearSVC`, with which it is compared in the tests.
+Each minimises |w|² / 2 + cost Σ max(0, 1 - y w·x)². The function is convex and smooth except for
+its second derivative, so a few rounds of Newton's method with conjugate gradients find the minimum.
+The classes share every product with x: 200 of them cost little more than one, on a GPU too. The
+reference implementation is scikit-learn's `LinearSVC`.
 
 As there, the bias is the weight of a feature that is always 1.
 """
@@ -20,20 +20,20 @@ MOST_PRODUCTS = 200  # with the second derivative, in one round
 def fit(x: Tensor, y: Tensor, costs: Sequence[float], tolerance: float = 1e-3) -> list[Tensor]:
     """For each cost, weights [D + 1, C] for features [n, D] and targets [n, C].
 
-    A target is 1 if the image shows the class, -1 if it does not, 0 if it does not count. Each
-    cost begins with the weights of the one before, so they had better rise.
+    A target is 1 if the image shows the class, -1 if it does not, and 0 if it does not count. Each
+    cost starts from the weights of the previous one, so rising costs are the fastest.
     """
-    basis, spread = main_directions(with_bias(x))
+    basis, spread = principal_directions(with_bias(x))
     x = with_bias(x) @ basis  # [n, R]
     w, found = x.new_zeros(x.shape[1], y.shape[1]), []
     for cost in costs:
-        w = descend(x, y, cost, spread, w, tolerance)
+        w = minimise(x, y, cost, spread, w, tolerance)
         found.append(basis @ w)
     return found
 
 
 def decide(x: Tensor, w: Tensor) -> Tensor:  # [n, C]
-    """How far on its side of each class's boundary an image lies."""
+    """The signed distance of each image from each class's boundary, times |w|."""
     return with_bias(x) @ w
 
 
@@ -41,11 +41,11 @@ def with_bias(x: Tensor) -> Tensor:
     return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
 
-def main_directions(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthogonal directions [D, R] that hold all rows of x [n, D], and the sum of squares in each.
+def principal_directions(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthogonal directions [D, R] that span the rows of x [n, D], and the sum of squares in each.
 
-    Weights in other directions would only add to |w|². In these, the second derivative is nearly
-    diagonal, which is what makes conjugate gradients fast.
+    Weights in other directions would only increase |w|². In these directions the second derivative
+    is nearly diagonal, which makes conjugate gradients fast.
     """
     space = torch.linalg.qr(x.T).Q if len(x) < x.shape[1] else None
     inside = x if space is None else x @ space
@@ -53,35 +53,36 @@ def main_directions(x: Tensor) -> tuple[Tensor, Tensor]:
     return turn if space is None else space @ turn, spread.clamp(min=0)
 
 
-def descend(
+def minimise(
     x: Tensor, y: Tensor, cost: float, spread: Tensor, w: Tensor, tolerance: float
 ) -> Tensor:  # [R, C]
-    """Goes on until the slope of each class is `tolerance` of its weights or less.
+    """Newton's method, until each class's gradient is at most `tolerance` times its weights.
 
-    As the curvature is 1 at least, they are then no farther than that from the minimum.
+    The curvature is at least 1, so the weights are then at most that far from the minimum.
     """
     for _ in range(MOST_ROUNDS):
-        g = slope(x, y, cost, w)
+        g = gradient(x, y, cost, w)
         if (g.norm(dim=0) <= tolerance * w.norm(dim=0)).all():
             break
-        d = newton_direction(x, violated(x @ w, y), cost, spread, g)
+        d = newton_direction(x, inside_margin(x @ w, y), cost, spread, g)
         w = w + d * step_length(x, y, cost, w, d, g)
     return w
 
 
-def violated(s: Tensor, y: Tensor) -> Tensor:  # [n, C]
-    """Which images lie inside the margin or beyond it, and so count."""
+def inside_margin(s: Tensor, y: Tensor) -> Tensor:  # [n, C]
+    """1 for images inside the margin or beyond it, which have a loss; 0 for the others."""
     return ((y * s < 1) & (y != 0)).to(s.dtype)
 
 
-def slope(x: Tensor, y: Tensor, cost: float, w: Tensor) -> Tensor:  # [R, C]
+def gradient(x: Tensor, y: Tensor, cost: float, w: Tensor) -> Tensor:  # [R, C]
     s = x @ w
-    return w - 2 * cost * x.T @ (violated(s, y) * (y - s))
+    return w - 2 * cost * x.T @ (inside_margin(s, y) * (y - s))
 
 
 def newton_direction(x: Tensor, counts: Tensor, cost: float, spread: Tensor, g: Tensor) -> Tensor:
-    """Solves H d = -g by conjugate gradients, class by class, to a tenth of g."""
-    diagonal = 1 + 2 * cost * spread[:, None] * counts.mean(0)  # [R, C], of H if chance chose
+    """Solve H d = -g for each class by conjugate gradients, to a residual of a tenth of g."""
+    # The diagonal of H if the images that count were a random sample: the preconditioner.
+    diagonal = 1 + 2 * cost * spread[:, None] * counts.mean(0)  # [R, C]
     d, rest = torch.zeros_like(g), -g
     along = rest / diagonal
     square = (rest * along).sum(0)  # [C]
@@ -90,8 +91,7 @@ def newton_direction(x: Tensor, counts: Tensor, cost: float, spread: Tensor, g: 
         if (rest.norm(dim=0) <= enough).all():
             break
         product = along + 2 * cost * x.T @ (counts * (x @ along))
-        # A class that is done has nothing left to divide.
-        length = (square / (along * product).sum(0)).nan_to_num()
+        length = (square / (along * product).sum(0)).nan_to_num()  # 0 / 0 in a finished class
         d, rest = d + length * along, rest - length * product
         before, square = square, (rest * rest / diagonal).sum(0)
         along = rest / diagonal + (square / before).nan_to_num() * along
@@ -99,19 +99,19 @@ def newton_direction(x: Tensor, counts: Tensor, cost: float, spread: Tensor, g: 
 
 
 def step_length(x: Tensor, y: Tensor, cost: float, w: Tensor, d: Tensor, g: Tensor) -> Tensor:
-    """Of each class [C]: 1, or half of it and so on, until the step goes down as it should."""
+    """Backtracking for each class [C]: 1, halved until the value decreases enough (Armijo)."""
     s, change = x @ w, x @ d
     promised = (g * d).sum(0)  # [C], negative
 
     def value(t: Tensor) -> Tensor:  # [C]
-        reached = s + t * change
-        loss = (violated(reached, y) * (1 - y * reached)).square().sum(0)
+        moved = s + t * change
+        loss = (inside_margin(moved, y) * (1 - y * moved)).square().sum(0)
         return (w + t * d).square().sum(0) / 2 + cost * loss
 
     t = torch.ones_like(promised)
-    here = value(torch.zeros_like(t))
+    start = value(torch.zeros_like(t))
     for _ in range(30):
-        too_far = value(t) > here + 0.01 * t * promised
+        too_far = value(t) > start + 0.01 * t * promised
         if not too_far.any():
             break
         t = torch.where(too_far, t / 2, t)

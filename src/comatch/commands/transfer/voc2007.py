@@ -1,4 +1,4 @@
-"""PASCAL VOC 2007: 9,963 photographs, in each of which any of twenty kinds of thing may be."""
+"""PASCAL VOC 2007: 9,963 photographs, each of which shows any of twenty classes of objects."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,12 @@ ARCHIVES = {  # part -> file and md5
     "trainval": ("VOCtrainval_06-Nov-2007.tar", "c52e279531787c972589f7e41ab4ae64"),
     "test": ("VOCtest_06-Nov-2007.tar", "b6e924de25625d8de591ea690078ad9f"),
 }
-LISTS = Path("ImageSets/Main")  # a file for each kind and part: an image and 1, -1 or 0 a line
+LISTS = Path("ImageSets/Main")  # a file for each class and part; a line is an image and 1, -1 or 0
 INSIDE = "VOCdevkit/VOC2007"
 
 
 class Voc(NamedTuple):
-    """The targets are 1 where the kind is seen, -1 where it is not, 0 where it is hard to say."""
+    """A target is 1 if the class is visible, -1 if it is not, 0 if it is hard to say."""
 
     classes: list[str]  # [C]
     train: Files
@@ -30,19 +30,22 @@ class Voc(NamedTuple):
 
 
 def voc2007(data_dir: Path, progress: bool = True) -> Voc:
-    """Found in `data_dir` as it is unpacked, or downloaded to there."""
-    homes = {part: obtain(part, data_dir, progress) for part in ARCHIVES}
-    classes = sorted(kinds(homes["trainval"], "trainval"))
-    train, train_y = read(homes["trainval"], "trainval", classes)
-    test, test_y = read(homes["test"], "test", classes)
+    """Read from `data_dir`, and downloaded to it if it is not there."""
+    homes = {part: locate(part, data_dir, progress) for part in ARCHIVES}
+    classes = sorted(class_names(homes["trainval"], "trainval"))
+    train, train_y = read_part(homes["trainval"], "trainval", classes)
+    test, test_y = read_part(homes["test"], "test", classes)
     return Voc(classes, train, train_y, test, test_y)
 
 
-def obtain(part: str, data_dir: Path, progress: bool) -> Path:
-    """Both archives unpack to the same folder, so each gets one of its own to do so."""
+def locate(part: str, data_dir: Path, progress: bool) -> Path:
+    """The folder of a part, which is downloaded and unpacked first if it is missing.
+
+    Both archives contain the same folder, so each is unpacked into one of its own.
+    """
     own = data_dir / f"voc2007-{part}"
     for home in (data_dir, data_dir / "VOC2007", data_dir / INSIDE, own / INSIDE):
-        if kinds(home, part):
+        if class_names(home, part):
             return home
     name, md5 = ARCHIVES[part]
     packed = data_dir / name
@@ -56,25 +59,25 @@ def obtain(part: str, data_dir: Path, progress: bool) -> Path:
     return own / INSIDE
 
 
-def kinds(home: Path, part: str) -> list[str]:
+def class_names(home: Path, part: str) -> list[str]:
     return [path.stem.removesuffix(f"_{part}") for path in (home / LISTS).glob(f"*_{part}.txt")]
 
 
-def read(home: Path, part: str, classes: list[str]) -> tuple[Files, Tensor]:
-    columns = [targets(home / LISTS / f"{kind}_{part}.txt") for kind in classes]
+def read_part(home: Path, part: str, classes: list[str]) -> tuple[Files, Tensor]:
+    columns = [read_targets(home / LISTS / f"{name}_{part}.txt") for name in classes]
     names = sorted(columns[0]) if columns else []
-    for kind, column in zip(classes, columns, strict=True):
+    for class_name, column in zip(classes, columns, strict=True):
         if sorted(column) != names:
-            raise damaged(home / LISTS / f"{kind}_{part}.txt", "it lists other images")
+            raise damaged(home / LISTS / f"{class_name}_{part}.txt", "it lists other images")
     if not names:
-        raise damaged(home / LISTS, f"no image is in its lists of {part}")
+        raise damaged(home / LISTS, f"its lists of {part} are empty")
     rows = [[column[name] for column in columns] for name in names]
     labels = torch.full((len(names),), UNLABELLED)
     files = Files(home, labels, [f"JPEGImages/{name}.jpg" for name in names])
     return files, torch.tensor(rows, dtype=torch.int8)
 
 
-def targets(path: Path) -> dict[str, int]:
+def read_targets(path: Path) -> dict[str, int]:
     try:
         rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
         found = {name: int(target) for name, target in rows}

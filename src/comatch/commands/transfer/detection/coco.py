@@ -1,7 +1,7 @@
-"""COCO as it is published: its images with boxes and masks, batches of them, and the score.
+"""COCO as published: images with boxes and masks, batches of them, and the score.
 
-pycocotools reads the annotations, draws the masks and scores. Crowds (`iscrowd`) are not learned;
-when scoring, whatever is found inside of one counts neither as right nor as wrong.
+pycocotools reads the annotations, draws the masks and computes the score. Crowds (`iscrowd`) are
+not trained on. In the score, a detection inside a crowd counts neither as right nor as wrong.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from torchvision.tv_tensors import BoundingBoxes, Mask
 
 from comatch.config import require
 from comatch.data.images import ImageError, read_whole
-from comatch.data.streaming import Order
+from comatch.data.order import Schedule
 from comatch.errors import UserError
 
-UNSCALED, ROOM = 2**20, 2**31  # a side in pixels, and bytes, that no image comes near
-FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # what COCO reports first, in this order
-AHEAD = 3  # batches
-THINNEST = 0.01  # pixels: of what is thinner, nothing would be left in float32
-Wanted = tuple[int, bool]  # which image, and whether to flip it
-Found = dict[str, Any]  # one object as COCO writes it: image, category, score, box and mask
+UNSCALED, NO_LIMIT = 2**20, 2**31  # more pixels a side, and bytes, than any image has
+METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")  # what COCO reports first, in this order
+READ_AHEAD = 3  # batches
+THINNEST = 0.01  # pixels: float32 boxes that are thinner may be empty
+Draw = tuple[int, bool]  # the row of an image, and whether to flip it
+Detection = dict[str, Any]  # one object in COCO's format: image, category, score, box and mask
 
 
 class Example(NamedTuple):
-    """An image and what is to be found in it; or no image, and why the file gives none."""
+    """An image and its objects; or no image, and why the file cannot be read."""
 
     id: int
     image: Tensor | None  # [3, H, W] uint8
@@ -41,8 +41,8 @@ class Example(NamedTuple):
     why: str = ""
 
 
-class Part:
-    """`train` or `val`: all images, or those that something can be learned from."""
+class CocoPart:
+    """`train` or `val`: all images, or with `learn` those that have an object."""
 
     def __init__(self, root: Path, name: str, learn: bool) -> None:
         self.root, self.folder, self.learn = root, root / f"{name}2017", learn
@@ -50,8 +50,8 @@ class Part:
         require(self.folder.is_dir(), f"there is no {self.folder}: COCO's images belong there")
         self.categories: list[int] = sorted(self.coco.getCatIds())  # of the labels 1, 2, ...
         self.classes: list[str] = [one["name"] for one in self.coco.loadCats(self.categories)]
-        every = sorted(self.coco.getImgIds())
-        self.ids: list[int] = [i for i in every if self.objects(i)] if learn else every
+        ids = sorted(self.coco.getImgIds())
+        self.ids: list[int] = [i for i in ids if self.objects(i)] if learn else ids
         require(bool(self.ids), f"no image of {self.folder} has an object in its annotations")
 
     def __len__(self) -> int:
@@ -60,9 +60,9 @@ class Part:
     def read(self, row: int, flip: bool = False) -> Example:
         id, described = self.ids[row], self.coco.imgs[self.ids[row]]
         try:
-            pixels = read_whole(self.folder / described["file_name"], UNSCALED, ROOM)
+            pixels = read_whole(self.folder / described["file_name"], UNSCALED, NO_LIMIT)
             if pixels is None or pixels.shape[:2] != (described["height"], described["width"]):
-                raise ImageError("not of the size that its annotations are for")
+                raise ImageError("size differs from the annotations")
         except ImageError as error:
             return Example(id, None, {}, f"{described['file_name']}: {error}")
         image = torch.tensor(pixels).permute(2, 0, 1)
@@ -73,18 +73,18 @@ class Part:
         return Example(id, image, target)
 
     def objects(self, id: int) -> list[dict[str, Any]]:
-        """What can be learned of an image: no crowd, and nothing without an inside."""
+        """The objects of an image to train on: no crowds, and no empty boxes."""
         width, height = (self.coco.imgs[id][side] for side in ("width", "height"))
 
         def has_inside(x: float, y: float, w: float, h: float) -> bool:
             inside = min(x + w, width) - max(x, 0), min(y + h, height) - max(y, 0)
             return min(inside) > THINNEST
 
-        there = [one for one in self.coco.imgToAnns[id] if not one.get("iscrowd")]
-        return [one for one in there if one["segmentation"] and has_inside(*one["bbox"])]
+        objects = [one for one in self.coco.imgToAnns[id] if not one.get("iscrowd")]
+        return [one for one in objects if one["segmentation"] and has_inside(*one["bbox"])]
 
     def target(self, id: int) -> dict[str, Tensor]:
-        """Boxes by their corners, labels and masks of an image that has objects."""
+        """Boxes (by their corners), labels and masks of an image that has objects."""
         objects, described = self.objects(id), self.coco.imgs[id]
         size = (described["height"], described["width"])
         sides = torch.tensor([one["bbox"] for one in objects], dtype=torch.float32)
@@ -107,14 +107,14 @@ def read_annotations(path: Path) -> Any:
         raise UserError('detection needs pycocotools: pip install "comatch[detection]"') from None
     require(path.is_file(), f"there is no {path}: COCO's annotations belong there")
     try:
-        with quiet():
+        with silent():
             return COCO(str(path))
     except (OSError, ValueError, KeyError, AssertionError) as error:
         raise UserError(f"{path} cannot be read as COCO's annotations: {error!r}") from None
 
 
-def quiet() -> contextlib.AbstractContextManager[Any]:
-    """pycocotools prints what it does."""
+def silent() -> contextlib.AbstractContextManager[Any]:
+    """Without the lines that pycocotools prints."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
@@ -122,31 +122,33 @@ def quiet() -> contextlib.AbstractContextManager[Any]:
 
 
 def batches(
-    part: Part, batch: int, seed: int, steps: range, workers: int
+    part: CocoPart, batch: int, seed: int, steps: range, workers: int
 ) -> Iterator[list[Example]]:
-    """A batch for each of these steps. It follows from the seed and the step alone."""
-    order = Order(len(part), batch, seed)
+    """A batch for each of these steps. It depends on the seed and the step alone."""
+    schedule = Schedule(len(part), batch, seed)
 
-    def wanted() -> Iterator[list[Wanted]]:
+    def drawn() -> Iterator[list[Draw]]:
         for step in steps:
             flips = np.random.default_rng([seed, 1, step]).random(batch) < 0.5
-            yield list(zip(order.at(step).tolist(), flips.tolist(), strict=True))
+            yield list(zip(schedule.at(step).tolist(), flips.tolist(), strict=True))
 
-    return ahead(part, wanted(), workers)
+    return read_ahead(part, drawn(), workers)
 
 
-def one_by_one(part: Part, workers: int) -> Iterator[Example]:
+def one_by_one(part: CocoPart, workers: int) -> Iterator[Example]:
     rows = ([(row, False)] for row in range(len(part)))
-    return (example for examples in ahead(part, rows, workers) for example in examples)
+    return (example for examples in read_ahead(part, rows, workers) for example in examples)
 
 
-def ahead(part: Part, wanted: Iterable[list[Wanted]], workers: int) -> Iterator[list[Example]]:
-    """Reads some batches before they are asked for, in threads: decoding does not hold them up."""
+def read_ahead(
+    part: CocoPart, drawn: Iterable[list[Draw]], workers: int
+) -> Iterator[list[Example]]:
+    """Read batches in threads before they are needed."""
     pending: deque[list[Future[Example]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
-        for rows in wanted:
+        for rows in drawn:
             pending.append([pool.submit(part.read, *one) for one in rows])
-            if len(pending) > AHEAD:
+            if len(pending) > READ_AHEAD:
                 yield [future.result() for future in pending.popleft()]
         for futures in pending:
             yield [future.result() for future in futures]
@@ -155,8 +157,8 @@ def ahead(part: Part, wanted: Iterable[list[Wanted]], workers: int) -> Iterator[
 # ---------------------------------------------------------------------------------- scoring
 
 
-def found(output: dict[str, Tensor], id: int, categories: Sequence[int]) -> list[Found]:
-    """What torchvision's detector says of an image, in COCO's words."""
+def to_detections(output: dict[str, Tensor], id: int, categories: Sequence[int]) -> list[Detection]:
+    """The output of torchvision's detector for an image, in COCO's format."""
     from pycocotools import mask
 
     drawn = (output["masks"][:, 0] > 0.5).permute(1, 2, 0).byte().cpu().numpy()  # [H, W, n]
@@ -178,30 +180,32 @@ def found(output: dict[str, Tensor], id: int, categories: Sequence[int]) -> list
     ]
 
 
-def score(part: Part, things: Sequence[Found], ids: Sequence[int]) -> dict[str, float | None]:
-    """Average precision of boxes (bb) and masks (mk) in these images, in per cent.
+def score(
+    part: CocoPart, detections: Sequence[Detection], ids: Sequence[int]
+) -> dict[str, float | None]:
+    """Average precision of boxes (bb) and masks (mk) on these images, in per cent.
 
-    Nothing, where there is no object of that size.
+    None for a size of which there is no object.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    figures: dict[str, float | None] = {}
-    # pycocotools takes the size of a thing from its box, if it has one: for masks it must not.
-    for kind, name, without in (("bbox", "bb", "segmentation"), ("segm", "mk", "bbox")):
-        with quiet():
+    values: dict[str, float | None] = {}
+    # pycocotools takes the size of an object from its box if there is one: wrong for masks.
+    for kind, prefix, without in (("bbox", "bb", "segmentation"), ("segm", "mk", "bbox")):
+        with silent():
             results = COCO()
-            if things:
-                kept = [{k: v for k, v in one.items() if k != without} for one in things]
+            if detections:
+                kept = [{k: v for k, v in one.items() if k != without} for one in detections]
                 results = part.coco.loadRes(kept)
-            else:  # of which loadRes can make nothing
+            else:  # loadRes fails on an empty list
                 results.dataset = {**part.coco.dataset, "annotations": []}
                 results.createIndex()
-            judge = COCOeval(part.coco, results, kind)
-            judge.params.imgIds = list(ids)
-            judge.evaluate()
-            judge.accumulate()
-            judge.summarize()
-        for figure, value in zip(FIGURES, judge.stats, strict=False):
-            figures[f"{name}_{figure}"] = round(100 * float(value), 3) if value >= 0 else None
-    return figures
+            evaluation = COCOeval(part.coco, results, kind)
+            evaluation.params.imgIds = list(ids)
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+        for metric, value in zip(METRICS, evaluation.stats, strict=False):
+            values[f"{prefix}_{metric}"] = round(100 * float(value), 3) if value >= 0 else None
+    return values

@@ -1,4 +1,4 @@
-"""The steps of a detector on COCO, and its score at the end."""
+"""Training of a detector on COCO, and its score at the end."""
 
 import time
 import warnings
@@ -12,25 +12,27 @@ from torchvision.models.detection import MaskRCNN
 
 from comatch import files
 from comatch.commands.transfer.detection import coco
-from comatch.commands.transfer.detection.coco import Part
+from comatch.commands.transfer.detection.coco import CocoPart
 from comatch.commands.transfer.detection.setting import Setting
 from comatch.config import require
 from comatch.data.image_workers import default_workers
+from comatch.device import peak_memory_mb
 from comatch.errors import UserError, shortened
 from comatch.training import checkpoint
-from comatch.training.journal import Journal, averages
-from comatch.training.loop import Interrupted, peak_memory_mb, stop_on_bad_numbers
+from comatch.training.journal import Journal
+from comatch.training.loop import Interrupted, stop_on_bad_numbers
+from comatch.training.meter import Meter, averages
 from comatch.training.optim import gradient_norm, groups_of
-from comatch.training.progress import OpenBar, stoppable, watched
+from comatch.training.progress import OpenBar, watched
 from comatch.training.run_folder import RunFolder
-from comatch.training.step import Meter
+from comatch.training.signals import stoppable
 
 LOG_EVERY = 20  # steps
-SMALLER = "a smaller --batch, which lowers the learning rate too, with another --out"
+LOWER_LR_HINT = "a smaller --batch, which also lowers the learning rate, with another --out"
 
 
 class FineTuning:
-    """A run: its detector and all that the next step depends on."""
+    """A run: its detector and everything that the next step depends on."""
 
     def __init__(
         self,
@@ -47,11 +49,13 @@ class FineTuning:
         self.optimizer = torch.optim.SGD(groups, lr=setting.lr, momentum=setting.momentum)
         self.parameters = list(model.parameters())
         self.meter = Meter()
-        self.unread: set[str] = set()  # images that were passed over, and why
+        self.unread: set[str] = set()  # images that cannot be read, and why
         self.done, self.seconds, self.position = 0, 0.0, 0
 
-    def fit(self, part: Part, open_bar: OpenBar, save_every: int, said: Sequence[str] = ()) -> None:
-        """Trains until the last step, from the last checkpoint if there is one."""
+    def fit(
+        self, part: CocoPart, open_bar: OpenBar, save_every: int, notes: Sequence[str] = ()
+    ) -> None:
+        """Train until the last step, from the last checkpoint if there is one."""
         self.restore()
         began, last = time.perf_counter() - self.seconds, self.setting.steps
         title = f"Mask R-CNN {self.setting.schedule}"
@@ -60,12 +64,12 @@ class FineTuning:
             open_bar(title, last, self.done) as bar,
             stoppable() as stop,
         ):
-            for line in said:
+            for line in notes:
                 bar.say(line)
             for images, targets in self.batches(part, range(self.done, last)):
                 lr = self.step(images, targets)
-                # Each time: of weights that are not finite, torchvision would say something else.
-                stop_on_bad_numbers(self.meter, self.done, self.folder, SMALLER)
+                # At each step, because torchvision fails with another message on such weights.
+                stop_on_bad_numbers(self.meter, self.done, self.folder, LOWER_LR_HINT)
                 stopping = stop.asked
                 bar.advance(self.done)
                 if self.done == last or self.done % LOG_EVERY == 0:
@@ -79,7 +83,7 @@ class FineTuning:
                     raise Interrupted(self.done, self.folder.path)
 
     def step(self, images: list[Tensor], targets: list[dict[str, Tensor]]) -> float:
-        """One step of SGD; gives its learning rate."""
+        """Take one step of SGD; return its learning rate."""
         lr = self.setting.lr_at(self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -103,30 +107,30 @@ class FineTuning:
         return lr
 
     def batches(
-        self, part: Part, steps: range
+        self, part: CocoPart, steps: range
     ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
-        """Images and what is in them, on the device. Those that cannot be read are left out."""
+        """Images and targets on the device. Images that cannot be read are left out."""
         batch, seed = self.setting.batch, self.setting.seed
         for examples in coco.batches(part, batch, seed, steps, self.workers):
             self.unread |= {one.why for one in examples if one.image is None}
-            seen = [(one.image, one.target) for one in examples if one.image is not None]
-            require(bool(seen), f"no image of a whole batch can be read ({examples[0].why})")
-            images = [self.pixels(image) for image, _ in seen]
-            yield images, [{k: v.to(self.device) for k, v in target.items()} for _, target in seen]
+            read = [(one.image, one.target) for one in examples if one.image is not None]
+            require(bool(read), f"no image of a whole batch can be read ({examples[0].why})")
+            images = [self.pixels(image) for image, _ in read]
+            yield images, [{k: v.to(self.device) for k, v in target.items()} for _, target in read]
 
     def pixels(self, image: Tensor) -> Tensor:  # [3, H, W]
         return image.to(self.device).float() / 255
 
-    # ------------------------------------------------------------------------- the last word
+    # ----------------------------------------------------------------------------- scoring
 
-    def summarise(self, train: Part, test: Part, progress: bool) -> dict[str, Any]:
-        """Scores the detector, and writes down what came of the run."""
+    def summarise(self, train: CocoPart, test: CocoPart, progress: bool) -> dict[str, Any]:
+        """Score the detector and write the summary."""
         began, setting = time.perf_counter(), self.setting
-        self.model.backbone.low = False  # judged in full precision, as classifiers are
+        self.model.backbone.bf16 = False  # scored in full precision, as classifiers are
         self.measure_norms(train, progress)
-        figures, unread = self.score(test, progress)
+        scores, unread = self.score(test, progress)
         with Journal(self.folder.path, self.position, self.done) as journal:
-            known = {name: value for name, value in figures.items() if value is not None}
+            known = {name: value for name, value in scores.items() if value is not None}
             journal.write(self.done, "eval", known)
         for what, left in (("train2017", sorted(self.unread)), ("val2017", unread)):
             if left:
@@ -138,7 +142,7 @@ class FineTuning:
             "net": setting.net,
             "schedule": setting.schedule,
             "seed": setting.seed,
-            **figures,
+            **scores,
             "checkpoint": "last",
             "steps": setting.steps,
             "batch": setting.batch,
@@ -150,32 +154,37 @@ class FineTuning:
         return summary
 
     @torch.no_grad()
-    def measure_norms(self, part: Part, progress: bool) -> None:
-        """A mean over many batches in place of the last few: Detectron2's precise batch norm."""
+    def measure_norms(self, part: CocoPart, progress: bool) -> None:
+        """Replace batch norm's running means by means over many batches.
+
+        Detectron2 calls this precise batch norm.
+        """
         first, many = self.setting.steps, self.setting.norm_batches
         self.model.train()
-        batches = watched(self.batches(part, range(first, first + many)), "norms", many, progress)
+        batches = watched(
+            self.batches(part, range(first, first + many)), "batch norm", many, progress
+        )
         padded = (self.model.transform(images)[0].tensors for images, _ in batches)
         if many:
             update_bn(padded, self.model.backbone)
 
     @torch.no_grad()
-    def score(self, part: Part, progress: bool) -> tuple[dict[str, float | None], list[str]]:
+    def score(self, part: CocoPart, progress: bool) -> tuple[dict[str, float | None], list[str]]:
         """Average precision, and the images that could not be read."""
         self.model.eval()
-        things, ids, unread = list[coco.Found](), list[int](), list[str]()
+        detections, ids, unread = list[coco.Detection](), list[int](), list[str]()
         every = coco.one_by_one(part, self.workers)
         for one in watched(every, "scoring", len(part), progress):
             if one.image is None:
                 unread.append(one.why)
                 continue
             (output,) = self.model([self.pixels(one.image)])
-            things += coco.found(output, one.id, part.categories)
+            detections += coco.to_detections(output, one.id, part.categories)
             ids.append(one.id)
         require(bool(ids), f"no image of {part.folder} can be read ({shortened(unread, 1)})")
-        return coco.score(part, things, ids), unread
+        return coco.score(part, detections, ids), unread
 
-    # ---------------------------------------------------------------------- stop and go on
+    # -------------------------------------------------------------------------- checkpoint
 
     def save(self) -> None:
         state = {
@@ -191,7 +200,7 @@ class FineTuning:
         checkpoint.save(self.folder.checkpoint, state)
 
     def restore(self) -> None:
-        """Puts the last checkpoint back, if there is one."""
+        """Restore the last checkpoint, if there is one."""
         path = self.folder.checkpoint
         if not path.exists():
             return

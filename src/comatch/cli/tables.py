@@ -1,0 +1,62 @@
+"""Tables that only the command line prints: runs just trained, methods, recipes and settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from comatch.config import Config, parts_of
+
+
+def results(summaries: Sequence[dict[str, Any]]) -> Table:
+    """One row a run: what it learned from, and its accuracy."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True, min_width=max(len(s["method"]) for s in summaries))
+    for column in ("labels", "unlabelled used"):
+        table.add_column(column, justify="right")
+    table.add_column("test accuracy", justify="right", style="bold")
+    for column in ("steps", "seconds"):
+        table.add_column(column, justify="right")
+    for summary in summaries:
+        table.add_row(
+            summary["method"],
+            f"{summary['labels']:,}",
+            f"{summary['unlabelled']:,}",
+            accuracy(summary),
+            f"{summary['steps']:,}",
+            f"{summary['seconds']:.0f}",
+        )
+    return table
+
+
+def accuracy(summary: dict[str, Any]) -> str:
+    if "top1" in summary:
+        return f"{summary['top1']:.2%}"
+    if "validation_top1" in summary:
+        return f"{summary['validation_top1']:.2%} (validation)"
+    return "no test part"
+
+
+def settings(config: Config) -> Table:
+    """Every setting with its value and its meaning, group by group."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("setting", "value", "meaning"):
+        table.add_column(column)
+    before: Config | None = None
+    for group, field in parts_of(config):
+        if before is not None and group is not before:
+            table.add_section()
+        table.add_row(field.name, str(getattr(group, field.name)), field.metadata["says"])
+        before = group
+    return table
+
+
+def catalogue(descriptions: Mapping[str, str]) -> Table:
+    """Names, each with the first line of its description."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, text in descriptions.items():
+        table.add_row(name, text.partition("\n")[0])
+    return table

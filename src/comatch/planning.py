@@ -1,0 +1,162 @@
+"""From what somebody asks for to a checked recipe, its data and its run folder."""
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from comatch import recipes
+from comatch.config import labels_text, parse, replace, values_of
+from comatch.data import sources
+from comatch.data.config import DataConfig, StreamConfig
+from comatch.device import choose_precision
+from comatch.errors import UserError
+from comatch.nets.pretrained import is_timm
+from comatch.training.init_weights import channel_statistics, check_exists
+from comatch.training.recipe import Recipe
+from comatch.training.run_folder import RunFolder
+from comatch.types import Dataset
+
+Settings = Mapping[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to train. Whatever is left out is the recipe's choice."""
+
+    data: str | Path | None = None  # digits, cifar10, stl10, or the path of a folder of images
+    method: str | None = None  # see `comatch methods`, or the path of a file with a method
+    recipe: str | None = None  # see `comatch recipes`; default: the one for the data
+    labels: int | float | None = None  # to keep, the same number a class; below 1: a share
+    labels_file: str | Path | None = None  # CSV of path,label, or a list of file names
+    init: str | Path | None = None  # a run folder, a file of weights, "timm" or "timm:NAME.TAG"
+    steps: int | None = None
+    seed: int | None = None
+    data_dir: str | Path | None = None  # where data sets are kept; default: data
+    device: str = "auto"  # auto, cpu or cuda
+    settings: Settings = ()  # any setting of recipe or method: {"alpha": 1.0}, or ["alpha=1.0"]
+    progress: bool = True  # show progress on stderr
+
+    def overrides(self) -> dict[str, Any]:
+        """The settings that have an option of their own and were given.
+
+        Paths are made absolute, so that a run can be resumed from another folder.
+        """
+        given = {
+            "data": None if self.data is None else absolute_data(str(self.data)),
+            "labels": self.labels,
+            "labels_file": self.labels_file and str(Path(self.labels_file).absolute()),
+            "init": self.init and absolute_weights(self.init),
+            "steps": self.steps,
+            "seed": self.seed,
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
+
+def as_request(data: "str | Path | Request | None", options: Mapping[str, Any]) -> Request:
+    """A request as it is, or one made from `data` and the other fields."""
+    if isinstance(data, Request):
+        return dataclasses.replace(data, **options)
+    return Request(data, **options)
+
+
+def plan(request: Request, device: torch.device) -> Recipe:
+    """The recipe of a new run. An unknown name or an impossible value is an error."""
+    given = request.overrides()
+    name = request.recipe or recipes.default_for(given.get("data", "digits"), device.type == "cuda")
+    planned = recipes.get(name, request.method)
+    given |= typed(planned, request.settings)
+    planned = complete(replace(planned, **given), given)
+    return replace(planned, precision=choose_precision(planned.precision, device))
+
+
+def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
+    """The recipe with the settings that follow from those that were given."""
+    dataset, model, optim = recipe.dataset, recipe.model, recipe.optim
+    if not dataset.data:
+        raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of images")
+    if dataset.labels_file and "labels" not in given:
+        recipe = replace(recipe, labels=None)  # all that the file lists
+    if model.init and optim.init_lr and "lr" not in given:
+        recipe = replace(recipe, lr=optim.init_lr)
+    if model.init and "optimizer" not in given:
+        recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
+    if model.frozen and not model.init:
+        raise UserError("frozen=yes keeps the initial weights of the encoder: add --init")
+    if model.init and dataset.mean is None and dataset.std is None:
+        check_exists(model.init)
+        mean, std = channel_statistics(model.init, model.net) or (None, None)
+        recipe = replace(recipe, mean=mean, std=std)
+    return recipe
+
+
+def typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
+    """Settings by name with values of their types."""
+    values = dict(settings) if isinstance(settings, Mapping) else parse(recipe, settings)
+    if values.get("init"):
+        values["init"] = absolute_weights(values["init"])
+    return values
+
+
+def check_same(folder: RunFolder, saved: Recipe, request: Request) -> None:
+    """Raise an error if the request differs from the settings of the run that it resumes."""
+    given = request.overrides() | typed(saved, request.settings)
+    was, now = values_of(saved), values_of(replace(saved, **given))
+    name, method = saved.name, saved.method.method
+    asked = [(key, was[key], now[key]) for key in given]
+    asked.append(("recipe", name, request.recipe or name))
+    asked.append(("method", method, request.method or method))
+    refuse_changes(folder, asked)
+
+
+def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> None:
+    """Raise an error at the first setting (name, value in the folder, value now) that differs."""
+    for key, was, now in asked:
+        if was != now:
+            raise UserError(
+                f"{folder.path} is a run of another configuration ({key} is {was}, not {now}): "
+                f"keep {key}={was} to go on with it, or choose another --out"
+            )
+
+
+def load_dataset(
+    config: DataConfig, streaming: StreamConfig, data_dir: Path, progress: bool = True
+) -> Dataset:
+    """The data set; images that cannot be read are skipped with a warning."""
+    labels_file = Path(config.labels_file) if config.labels_file else None
+    size, stream = config.image_size, streaming.stream
+    dataset = sources.load(config.data, data_dir, size, progress, labels_file, stream)
+    warn_of_skipped(dataset)
+    return dataset
+
+
+def warn_of_skipped(dataset: Dataset) -> None:
+    if dataset.skipped:
+        some = "; ".join(dataset.skipped[:3]) + ("; ..." if len(dataset.skipped) > 3 else "")
+        warnings.warn(f"{len(dataset.skipped)} images were left out ({some})", stacklevel=3)
+
+
+def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
+    """runs/digits-comatch-40-seed0, or with -2, -3, ... behind it where that is taken."""
+    data, method = Path(recipe.dataset.data).name, Path(recipe.method.method).stem
+    labels = labels_text(recipe.dataset.labels).replace("%", "pct")
+    stem = f"{data}-{method}-{labels}-seed{recipe.seed}"
+    taken, path, number = None, Path("runs") / stem, 1
+    while path.exists():
+        number += 1
+        taken, path = path, Path("runs") / f"{stem}-{number}"
+    return RunFolder(taken if resume and taken else path)
+
+
+def absolute_data(data: str) -> str:
+    """The name of a data set as it is, the path of a folder made absolute."""
+    path = Path(data).expanduser()
+    return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
+
+
+def absolute_weights(init: str | Path) -> str:
+    """A name of timm's as it is; a path made absolute, whether or not it exists."""
+    return str(init) if is_timm(str(init)) else str(Path(init).expanduser().absolute())

@@ -1,0 +1,70 @@
+"""Checks of a recipe against its data and method, before the first step."""
+
+from comatch import distributed
+from comatch.errors import UserError
+from comatch.methods import Method
+from comatch.training.recipe import Recipe
+from comatch.types import Files, Part
+
+SMALLEST = 8  # side of an image of which a crop still shows something
+
+
+def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
+    """Raise an error if this method cannot be trained on these images with these settings."""
+    check_shares(recipe)
+    name = recipe.method.method
+    if method.views:
+        check_image_size(recipe)
+        check_batch(recipe, unlabelled)
+    if recipe.model.frozen and method.turns_images:
+        raise UserError(
+            f"{name} learns which way up images are, and a frozen encoder's features are computed "
+            "before: use another --method, or --set frozen=no"
+        )
+    if recipe.model.frozen and isinstance(train, Files):
+        raise UserError(
+            "a frozen encoder encodes all images before the first step, and streamed images "
+            "are never in memory at once: use --set stream=no, or --set frozen=no"
+        )
+    if method.needs_all_images() and isinstance(train, Files):
+        raise UserError(
+            f"{name} looks at all images at once, and streamed images are never in memory at "
+            "once: use --set stream=no, or another method"
+        )
+
+
+def check_image_size(recipe: Recipe) -> None:
+    if recipe.dataset.image_size < SMALLEST:
+        raise UserError(
+            f"{recipe.method.method} learns from crops, and images of "
+            f"{recipe.dataset.image_size} pixels are too small for that: "
+            f"--set image_size={SMALLEST} or more"
+        )
+
+
+def check_shares(recipe: Recipe) -> None:
+    """Every rank takes the same part of a batch."""
+    ranks, batch = distributed.world(), recipe.optim.batch
+    if batch % ranks:
+        fit = max(1, batch // ranks) * ranks
+        raise UserError(
+            f"batch={batch} cannot be shared evenly by {ranks} processes: "
+            f"--set batch={fit}, or another --nproc-per-node"
+        )
+
+
+def check_batch(recipe: Recipe, unlabelled: int) -> None:
+    batch, mu = recipe.optim.batch, recipe.optim.mu
+    if unlabelled >= batch * mu:
+        return
+    if unlabelled == 0:
+        raise UserError(
+            f"{recipe.method.method} needs unlabelled images and there are none: add some, "
+            "keep fewer --labels, or use --method supervised"
+        )
+    fewer = unlabelled // batch
+    hint = f"mu={fewer}" if fewer else f"batch={max(1, unlabelled // mu)}"
+    raise UserError(
+        f"{unlabelled} unlabelled images are fewer than the {batch * mu} that a step takes "
+        f"(batch {batch} x mu {mu}): add images, or --set {hint}"
+    )

@@ -1,0 +1,70 @@
+"""A record of what a run was made with."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import comatch
+from comatch import distributed
+
+RECORDED = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device, git revision and command of this process."""
+    versions = {"comatch": sys.modules["comatch"].__version__}
+    for package in RECORDED:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    gpu = device.type == "cuda"
+    program = Path(sys.argv[0]).name.replace("__main__.py", "comatch")
+    return {
+        "command": shlex.join([program, *sys.argv[1:]]),
+        "git": git_revision(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {os.cpu_count()} cores",
+        "cuda": torch.version.cuda if gpu else None,
+        "ranks": distributed.world(),
+        "threads": torch.get_num_threads(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def git_revision() -> str | None:
+    """The commit of the package's source, marked if it has uncommitted changes.
+
+    Where the source is no git checkout, as in a container, COMATCH_REVISION may name it.
+    """
+    if "COMATCH_REVISION" in os.environ:
+        return os.environ["COMATCH_REVISION"]
+    try:
+        describe = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return describe.stdout.strip()
+
+
+_unused_starts = [comatch.IMPORTED]
+
+
+def run_start() -> float:
+    """When the way to the first step began: of the first run, when the process did."""
+    return _unused_starts.pop() if _unused_starts else time.perf_counter()

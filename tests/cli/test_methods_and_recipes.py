@@ -1,0 +1,40 @@
+"""`comatch methods` and `comatch recipes` list what there is, and show its settings."""
+
+import pytest
+
+from comatch import methods, recipes
+from comatch.cli.methods import descriptions
+from comatch.config import settings_of
+from helpers import assert_one_line_error
+
+
+def test_methods_are_listed_with_their_docstrings(cli):
+    assert descriptions() == {name: m.__doc__.strip() for name, m in methods.METHODS.items()}
+    code, out, _ = cli("methods")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == sorted(methods.METHODS)
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_settings_of_a_method(cli, name):
+    code, out, _ = cli("methods", name)
+    assert code == 0
+    assert all(setting in out for setting in settings_of(methods.config(name)))
+
+
+def test_recipes_are_listed(cli):
+    code, out, _ = cli("recipes")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(recipes.RECIPES)
+
+
+def test_settings_of_a_recipe(cli):
+    code, out, _ = cli("recipes", "cifar10")
+    assert code == 0
+    assert all(setting in out for setting in ("edge_threshold", "labels", "muon_lr"))
+    assert "edge_threshold" not in cli("recipes", "cifar10", "--method", "supervised")[1]
+
+
+def test_unknown_names(cli):
+    assert_one_line_error(cli("methods", "comach"), "did you mean 'comatch'")
+    assert_one_line_error(cli("recipes", "cifar"), "did you mean 'cifar10'")
