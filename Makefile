@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint docs setup clean help
+.PHONY: run test check lint docs setup clean help
 
 run: setup  ## train on 1,797 digits with 40 labels: CoMatch, and the same network on the labels alone
 	$(BIN)/comatch train digits --labels 40 --baseline
 
 test: setup lint  ## run lint and all tests
 	$(BIN)/python -m pytest
+
+check: setup lint  ## run lint and the quick tests, in less than a minute
+	$(BIN)/python -m pytest -q -m "not slow"
 
 lint: setup  ## check format, lint and types
 	$(BIN)/ruff check .

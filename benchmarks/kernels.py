@@ -1,9 +1,9 @@
-"""The fused convolutions beside cuDNN's and the passes of batch norm that these need around them.
+"""Compare the fused convolutions with cuDNN's and the batch-norm kernels that these need.
 
     python benchmarks/kernels.py benchmarks/kernels-h200.json
 
-For the two shapes that `comatch.kernels.conv` is made for, with the 1,408 images of a CoMatch
-step on CIFAR-10: microseconds of a call, the median of several replays of a CUDA graph of ten.
+For the two shapes that `comatch.kernels.conv` supports, with the 1,408 images of a CoMatch step on
+CIFAR-10: microseconds of a call, the median of several replays of a CUDA graph of ten calls.
 """
 
 import statistics
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from comatch.files import write_json
 from comatch.kernels import conv, norm
-from comatch.training.run_folder import environment
+from comatch.training.environment import environment
 
 IMAGES, SIZE, SLOPE, CALLS = 1408, 32, 0.1, 10
 GPU = torch.device("cuda")
@@ -63,13 +63,13 @@ def compare(into: int, out: int) -> dict[str, float | str]:
             dy, x, low, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, wanted
         )
 
-    ours = {
+    fused = {
         "forward": lambda: conv.forward(x, coef, weight, SLOPE),
         "forward, residual": lambda: conv.forward(x, coef, weight, SLOPE, beside),
         "input gradient": lambda: conv.backward_input(dy, x, coef, weight, SLOPE),
         "weight gradient": lambda: conv.backward_weight(dy, x, coef, SLOPE),
     }
-    library = {
+    cudnn = {
         "forward": lambda: torch.conv2d(x, low, padding=1),
         "input gradient": lambda: gradient(True),
         "weight gradient": lambda: gradient(False),
@@ -82,7 +82,7 @@ def compare(into: int, out: int) -> dict[str, float | str]:
         "norm backward": lambda: norm.backward_apply(x, x, coef, k, SLOPE),
     }
     row: dict[str, float | str] = {"convolution": f"{into} to {out} channels, {SIZE} px"}
-    for name, works in (("fused", ours), ("cudnn", library), ("pass", passes)):
+    for name, works in (("fused", fused), ("cudnn", cudnn), ("pass", passes)):
         row |= {f"{name}: {what}": microseconds(work) for what, work in works.items()}
     return row
 

@@ -1,9 +1,9 @@
-"""The contrast between a batch and a queue: in chunks, and as autograd does it over whole matrices.
+"""Compare two forms of the queue contrast: in chunks, and with autograd over whole matrices.
 
     python benchmarks/queue_contrast.py FILE.json
 
-For the ImageNet form's 640 unlabelled images, 1,000 classes and embeddings of 128: milliseconds
-of loss and gradient, and the memory that they take beside their inputs, eagerly in float32.
+For the ImageNet recipe's 640 unlabelled images, 1,000 classes and embeddings of 128: milliseconds
+of loss and gradient, and their memory without the inputs. Both run eagerly in float32.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from comatch import losses
 from comatch.files import write_json
-from comatch.training.run_folder import environment
+from comatch.training.environment import environment
 
 IMAGES, CLASSES, WIDTH, THRESHOLD, T = 640, 1000, 128, 0.3, 0.1
 GPU = torch.device("cuda")

@@ -6,17 +6,18 @@ import sys
 # Before torch is imported. The networks of the tests are too small to gain from several threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest
 import torch
 
-torch.set_num_threads(1)  # tiny nets are slower with more, above all beside other processes
-
-# Without a GPU, Triton interprets its kernels on the CPU. It reads this when it is imported, which
-# comatch does.
+# Without a GPU, Triton interprets its kernels on the CPU. This must come before all other imports:
+# comatch imports Triton, which reads it then.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from helpers import TINY, make_images
+import pytest
+
+from helpers import TINY, make_images, settings_for
+
+torch.set_num_threads(1)  # tiny nets are slower with more, above all beside other processes
 
 
 def pytest_collection_modifyitems(items):
@@ -79,3 +80,23 @@ def cli(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def images(tmp_path):
     return make_images(tmp_path / "images")
+
+
+@pytest.fixture
+def build_run(tmp_path):
+    """A function that builds a run on digits, ready for its first step."""
+    from comatch import recipes
+    from comatch.config import replace
+    from comatch.data import splits
+    from comatch.planning import load_dataset
+    from comatch.training.build import build
+
+    def make(device="cpu", method="comatch", **settings):
+        settings = {**settings_for(method), "labels": 20, **settings}
+        recipe = replace(recipes.get("digits", method), **settings)
+        torch.manual_seed(recipe.seed)
+        dataset = load_dataset(recipe.dataset, recipe.streaming, tmp_path, progress=False)
+        split = splits.make(dataset, recipe.dataset, recipe.split_seed)
+        return build(recipe, dataset, split, torch.device(device))
+
+    return make

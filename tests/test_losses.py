@@ -1,4 +1,4 @@
-"""Every loss against a twin with plain loops, written from the paper's formulas."""
+"""Every loss against a reference implementation: plain loops of the paper's formulas."""
 
 import math
 
@@ -33,11 +33,11 @@ def close(a, b):
 
 def test_align(tensors):
     p, average = tensors["p"], torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64)
-    twin = []
+    expected = []
     for row in p.tolist():
         scaled = [value / average[c].item() for c, value in enumerate(row)]
-        twin.append([value / sum(scaled) for value in scaled])
-    close(losses.align(p, average), twin)
+        expected.append([value / sum(scaled) for value in scaled])
+    close(losses.align(p, average), expected)
 
 
 def test_align_survives_a_class_that_is_never_predicted():
@@ -49,29 +49,29 @@ def test_align_survives_a_class_that_is_never_predicted():
 
 @pytest.mark.parametrize("t", [0.5, 1.0, 3.0])
 def test_sharpen(tensors, t):
-    twin = []
+    expected = []
     for row in tensors["p"].tolist():
         powers = [value ** (1 / t) for value in row]
-        twin.append([power / sum(powers) for power in powers])
-    close(losses.sharpen(tensors["p"], t), twin)
+        expected.append([power / sum(powers) for power in powers])
+    close(losses.sharpen(tensors["p"], t), expected)
 
 
 def test_memory_smooth(tensors):
     p, z, p_bank, z_bank = (tensors[k] for k in ("p", "z", "p_bank", "z_bank"))
     alpha, t = 0.9, 0.2
-    twin = []
+    expected = []
     for b in range(len(p)):
         weights = [math.exp(float(z[b] @ z_bank[k]) / t) for k in range(len(z_bank))]
         row = []
         for c in range(p.shape[1]):
             smooth = sum(w * p_bank[k, c].item() for k, w in enumerate(weights)) / sum(weights)
             row.append(alpha * p[b, c].item() + (1 - alpha) * smooth)
-        twin.append(row)
-    close(losses.memory_smooth(p, z, p_bank, z_bank, alpha, t), twin)
+        expected.append(row)
+    close(losses.memory_smooth(p, z, p_bank, z_bank, alpha, t), expected)
 
 
 def test_memory_smooth_minimises_the_papers_objective(tensors):
-    """q is the minimiser of J(q): its gradient there is zero."""
+    """q minimises J(q), so the gradient at q is zero."""
     p, z, p_bank, z_bank = (tensors[k] for k in ("p", "z", "p_bank", "z_bank"))
     q = losses.memory_smooth(p, z, p_bank, z_bank, 0.7, 0.3).requires_grad_()
     affinity = F.softmax(z @ z_bank.T / 0.3, dim=1)
@@ -95,7 +95,7 @@ def test_masked_cross_entropy(tensors):
     close(losses.masked_cross_entropy(logits, q, confident), total / len(q))
 
 
-def label_graph_twin(q, threshold):
+def reference_label_graph(q, threshold):
     n = len(q)
     graph = [[0.0] * n for _ in range(n)]
     for b in range(n):
@@ -112,14 +112,16 @@ def label_graph_twin(q, threshold):
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.8])
 def test_label_graph(tensors, threshold):
-    close(losses.label_graph(tensors["p"], threshold), label_graph_twin(tensors["p"], threshold))
+    close(
+        losses.label_graph(tensors["p"], threshold), reference_label_graph(tensors["p"], threshold)
+    )
 
 
 def test_label_graph_with_threshold_one_keeps_only_self_loops(tensors):
     close(losses.label_graph(tensors["p"], 1.0), torch.eye(len(tensors["p"])))
 
 
-def embedding_graph_twin(z, z_other, t, form):
+def reference_embedding_graph(z, z_other, t, form):
     n = len(z)
     graph = [[0.0] * n for _ in range(n)]
     for b in range(n):
@@ -135,7 +137,7 @@ def embedding_graph_twin(z, z_other, t, form):
 def test_embedding_graph(tensors, form):
     z, z_other = tensors["z"], tensors["z_other"]
     log_graph = losses.embedding_graph(z, z_other, 0.2, form)
-    close(log_graph.exp(), embedding_graph_twin(z, z_other, 0.2, form))
+    close(log_graph.exp(), reference_embedding_graph(z, z_other, 0.2, form))
 
 
 def test_the_two_forms_differ(tensors):
@@ -147,7 +149,7 @@ def test_the_two_forms_differ(tensors):
 @pytest.mark.parametrize("form", ["authors", "paper"])
 def test_graph_cross_entropy(tensors, form):
     q, z, z_other = tensors["p"], tensors["z"], tensors["z_other"]
-    wq, wz = label_graph_twin(q, 0.3), embedding_graph_twin(z, z_other, 0.2, form)
+    wq, wz = reference_label_graph(q, 0.3), reference_embedding_graph(z, z_other, 0.2, form)
     total = 0.0
     for b in range(len(q)):
         for j in range(len(q)):
@@ -173,7 +175,7 @@ def test_contrast_with_self_loops_only_is_instance_discrimination(tensors):
 
 @pytest.mark.parametrize("chunk", [2, 4, 100])
 def test_queue_contrast_and_its_gradient(tensors, chunk):
-    """Against autograd over whole matrices of what counts."""
+    """Against autograd with whole matrices."""
     z, q = tensors["z"].requires_grad_(), tensors["p"]
     keys = torch.cat([tensors["z_other"], tensors["z_bank"]])
     labels = torch.cat([q, tensors["p_bank"]])
@@ -187,13 +189,13 @@ def test_queue_contrast_and_its_gradient(tensors, chunk):
     graph[torch.arange(len(z)), torch.arange(len(z))] = 1.0
     assert 0 < (graph > 0).double().mean() < 1
     graph = graph / graph.sum(1, keepdim=True)
-    twin = -(graph * F.log_softmax(z @ keys[there].T / 0.2, dim=1)).sum(1).mean()
-    close(loss, twin)
-    close(gradient, torch.autograd.grad(twin, z)[0])
+    expected = -(graph * F.log_softmax(z @ keys[there].T / 0.2, dim=1)).sum(1).mean()
+    close(loss, expected)
+    close(gradient, torch.autograd.grad(expected, z)[0])
 
 
-def test_with_all_edges_cut_queue_contrast_is_instance_contrast(tensors):
-    """T above one leaves the self-loops: cross-entropy with one's own other view."""
+def test_queue_contrast_without_edges_is_instance_discrimination(tensors):
+    """With T above one only self-loops remain: cross-entropy with the other view."""
     z, keys = tensors["z"], torch.cat([tensors["z_other"], tensors["z_bank"]])
     labels = torch.cat([tensors["p"], tensors["p_bank"]])
     there = torch.ones(len(keys), dtype=torch.bool)
@@ -203,6 +205,6 @@ def test_with_all_edges_cut_queue_contrast_is_instance_contrast(tensors):
 
 def test_class_thresholds():
     p, overall = [0.2, 0.5, 0.3], 0.8
-    twin = [value / max(p) * overall for value in p]
+    expected = [value / max(p) * overall for value in p]
     p, overall = (torch.tensor(value, dtype=torch.float64) for value in (p, overall))
-    close(losses.class_thresholds(overall, p), twin)
+    close(losses.class_thresholds(overall, p), expected)

@@ -1,4 +1,4 @@
-"""Ring buffer, averages and moving copy against plain Python."""
+"""Ring buffer, averages and EMA against reference implementations in plain Python."""
 
 import copy
 from collections import deque
@@ -12,20 +12,20 @@ from comatch.memory import Averages, Ema, RingBuffer, RunningMean
 
 @pytest.mark.parametrize(("size", "pushes"), [(10, [5, 5, 5]), (7, [3, 3, 3, 3]), (4, [6, 1, 9])])
 def test_ring_buffer_keeps_the_last_rows(size, pushes):
-    buffer, twin = RingBuffer(size, 2), deque(maxlen=size)
+    buffer, expected = RingBuffer(size, 2), deque(maxlen=size)
     value = 0
     for count in pushes:
         rows = torch.arange(value, value + count).float()[:, None].repeat(1, 2)
         value += count
         buffer.push(rows)
-        twin.extend(rows[:, 0].tolist())
-        assert buffer.filled.item() == len(twin)
-        assert bool(buffer.full) == (len(twin) == size)
-        held = buffer.rows[: len(twin), 0] if len(twin) < size else buffer.rows[:, 0]
-        assert sorted(held.tolist()) == sorted(twin)
+        expected.extend(rows[:, 0].tolist())
+        assert buffer.filled.item() == len(expected)
+        assert bool(buffer.full) == (len(expected) == size)
+        held = buffer.rows[: len(expected), 0] if len(expected) < size else buffer.rows[:, 0]
+        assert sorted(held.tolist()) == sorted(expected)
 
 
-def test_the_oldest_row_goes_first():
+def test_the_oldest_row_is_overwritten_first():
     buffer = RingBuffer(3, 1)
     for value in range(5):
         buffer.push(torch.full((1, 1), float(value)))
@@ -46,8 +46,8 @@ def test_mean_with_is_the_mean_after_pushing():
         buffer.push(row[None])
 
 
-def test_ring_buffer_never_moves():
-    """A captured CUDA graph writes to the address it saw first."""
+def test_ring_buffer_keeps_its_address():
+    """A captured CUDA graph always writes to the same address."""
     buffer = RingBuffer(4, 2)
     addresses = [b.data_ptr() for b in buffer.buffers()]
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_ring_buffer_state_round_trips():
     assert torch.equal(buffer.cursor, other.cursor)
 
 
-def test_which_rows_stay_when_more_are_pushed():
+def test_kept_by_is_which_rows_remain():
     buffer = RingBuffer(5, 1)
     for pushed in range(0, 12, 2):
         for count in (1, 3, 5, 7):
@@ -77,30 +77,32 @@ def test_which_rows_stay_when_more_are_pushed():
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.7, 0.999])
-def test_usual_is_an_exponential_mean_from_a_guess_on(decay):
-    usual, twin = RunningMean(torch.tensor([0.25, 1.0]), decay).double(), [0.25, 1.0]
-    address = usual.row.data_ptr()
+def test_running_mean_is_an_exponential_average(decay):
+    running, expected = RunningMean(torch.tensor([0.25, 1.0]), decay).double(), [0.25, 1.0]
+    address = running.row.data_ptr()
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         row = torch.rand(2, generator=generator, dtype=torch.float64)
-        twin = [decay * m + (1 - decay) * r for m, r in zip(twin, row.tolist(), strict=True)]
-        before = usual.row.clone()
-        mean = usual.mean_with(row)
-        assert torch.equal(usual.row, before), "reading must not write"
-        assert mean.tolist() == pytest.approx(twin, rel=1e-12)
-        usual.push(row[None])
-        assert torch.equal(usual.row, mean)
-    assert usual.row.data_ptr() == address
+        expected = [
+            decay * m + (1 - decay) * r for m, r in zip(expected, row.tolist(), strict=True)
+        ]
+        before = running.row.clone()
+        mean = running.mean_with(row)
+        assert torch.equal(running.row, before), "reading must not write"
+        assert mean.tolist() == pytest.approx(expected, rel=1e-12)
+        running.push(row[None])
+        assert torch.equal(running.row, mean)
+    assert running.row.data_ptr() == address
 
 
-def test_usual_keeps_no_hold_on_its_guess():
+def test_running_mean_copies_its_guess():
     guess = torch.tensor([0.5])
     RunningMean(guess, 0.9).push(torch.tensor([[1.0]]))
     assert guess.item() == 0.5
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 0.99])
-def test_averages_are_those_of_each_image_s_own_visits(alpha):
+def test_averages_of_each_image_over_its_visits(alpha):
     averages, z, visits = Averages(5, 2, alpha).double(), [[0.0, 0.0] for _ in range(5)], [0] * 5
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
@@ -119,24 +121,24 @@ def test_averages_are_those_of_each_image_s_own_visits(alpha):
     assert min(visits[:4]) > 1
 
 
-def test_after_one_visit_the_average_is_what_was_seen():
+def test_after_one_visit_the_average_is_the_row():
     averages = Averages(3, 2, 0.6)
     rows = torch.tensor([[0.3, 0.7], [0.9, 0.1]])
     averages.push(torch.tensor([2, 0]), rows)
     torch.testing.assert_close(averages.read(torch.tensor([2, 0]))[0], rows)
 
 
-def test_a_image_that_is_there_twice_is_visited_once_with_its_last_row():
-    averages, twin = Averages(3, 1, 0.6), Averages(3, 1, 0.6)
+def test_an_image_that_occurs_twice_is_updated_once_with_its_last_row():
+    averages, expected = Averages(3, 1, 0.6), Averages(3, 1, 0.6)
     for start in (1.0, 7.0):
         values = torch.arange(start, start + 5)[:, None]
         averages.push(torch.tensor([1, 0, 1, 1, 0]), values)
-        twin.push(torch.tensor([1, 0]), values[[3, 4]])
-    assert torch.equal(averages.rows, twin.rows)
-    assert torch.equal(averages.mass, twin.mass)
+        expected.push(torch.tensor([1, 0]), values[[3, 4]])
+    assert torch.equal(averages.rows, expected.rows)
+    assert torch.equal(averages.mass, expected.mass)
 
 
-def test_averages_never_move_and_reading_does_not_write():
+def test_averages_keep_their_address_and_reading_changes_nothing():
     averages = Averages(4, 2, 0.6)
     addresses = [b.data_ptr() for b in averages.buffers()]
     averages.push(torch.tensor([0, 3]), torch.rand(2, 2, requires_grad=True))
@@ -163,22 +165,24 @@ def test_averages_round_trip():
 def test_ema_follows_weights_and_copies_statistics(decay):
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     ema = Ema(net)
-    twin = [p.detach().clone() for p in net.parameters()]
+    expected = [p.detach().clone() for p in net.parameters()]
     for _ in range(5):
         with torch.no_grad():
             for p in net.parameters():
                 p.add_(torch.randn_like(p))
         net(torch.randn(8, 3))  # moves the running statistics
         ema.update(net, decay)
-        twin = [0.9 * t + 0.1 * p.detach() for t, p in zip(twin, net.parameters(), strict=True)]
-    for kept, expected in zip(ema.net.parameters(), twin, strict=True):
-        torch.testing.assert_close(kept, expected)
-        assert not kept.requires_grad
+        expected = [
+            0.9 * t + 0.1 * p.detach() for t, p in zip(expected, net.parameters(), strict=True)
+        ]
+    for average, value in zip(ema.net.parameters(), expected, strict=True):
+        torch.testing.assert_close(average, value)
+        assert not average.requires_grad
     for kept, now in zip(ema.net.buffers(), net.buffers(), strict=True):
         assert torch.equal(kept, now)
 
 
-def test_ema_starts_as_a_copy_of_its_own():
+def test_ema_starts_as_a_separate_copy():
     net = nn.Linear(2, 2)
     ema = Ema(net)
     first = copy.deepcopy(ema.net.state_dict())

@@ -1,4 +1,4 @@
-"""The graph and the solver against dense matrices and loops."""
+"""The graph and the solver against reference implementations with dense matrices and loops."""
 
 import math
 
@@ -10,7 +10,7 @@ from comatch.propagation import certainty, class_weights, neighbour_graph, propa
 
 
 def features(n=40, width=6, seed=0):
-    """In a few heaps, some of them on opposite sides: similarities of both signs."""
+    """A few clusters, some on opposite sides, so that similarities have both signs."""
     generator = torch.Generator().manual_seed(seed)
     heaps = torch.randn(4, width, generator=generator, dtype=torch.float64)
     noise = torch.randn(n, width, generator=generator, dtype=torch.float64)
@@ -37,7 +37,7 @@ def dense_graph(v, k, gamma):
 
 @pytest.mark.parametrize(("k", "gamma"), [(5, 3.0), (1, 1.0), (39, 3.0), (50, 2.0)])
 def test_graph_against_the_dense_one(k, gamma):
-    """Also with more neighbours than there are images."""
+    """Also with more neighbours than images."""
     v = features()
     graph = neighbour_graph(v, k, gamma)
     assert graph.is_sparse
@@ -50,7 +50,7 @@ def test_graph_against_the_dense_one(k, gamma):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 40, 1000])
-def test_chunks_make_no_difference(chunk):
+def test_the_result_does_not_depend_on_the_chunk_size(chunk):
     v = features()
     whole = neighbour_graph(v, 5, 3.0, chunk=len(v)).to_dense()
     torch.testing.assert_close(neighbour_graph(v, 5, 3.0, chunk).to_dense(), whole)
@@ -69,11 +69,11 @@ def test_solver_against_the_dense_one(alpha):
     system = torch.eye(40, dtype=torch.float64) - alpha * graph.to_dense()
     solved = torch.linalg.solve(system, y)
     torch.testing.assert_close(propagate(graph, y, alpha, 100), solved, rtol=1e-8, atol=1e-10)
-    # Twenty steps, as in the paper, are enough to agree about the classes here.
+    # Twenty steps, as in the paper, are enough for the same classes.
     assert torch.equal(propagate(graph, y, alpha, 20).argmax(1)[:8], solved.argmax(1)[:8])
 
 
-def test_solver_against_conjugate_gradients_of_one_class_after_the_other():
+def test_solver_against_conjugate_gradients_class_by_class():
     graph, y = neighbour_graph(features(), 5, 3.0), labels(40)
     system = torch.eye(40, dtype=torch.float64) - 0.99 * graph.to_dense()
     columns = []
@@ -90,8 +90,8 @@ def test_solver_against_conjugate_gradients_of_one_class_after_the_other():
     torch.testing.assert_close(propagate(graph, y, 0.99, 7), torch.stack(columns, 1))
 
 
-def test_a_class_that_nothing_is_known_of_and_a_system_that_is_solved_early():
-    """No division of nothing by nothing, in either precision."""
+def test_a_class_without_labels_and_a_system_that_is_solved_early():
+    """No division of zero by zero, in either precision."""
     for dtype in (torch.float32, torch.float64):
         graph = neighbour_graph(features().to(dtype), 5, 3.0)
         y = labels(40).to(dtype)
@@ -102,7 +102,7 @@ def test_a_class_that_nothing_is_known_of_and_a_system_that_is_solved_early():
         assert z[:, 0].abs().max() > 0
 
 
-def test_a_image_that_resembles_none_stays_unlabelled():
+def test_an_image_without_similar_images_stays_unlabelled():
     v = torch.eye(3, dtype=torch.float64)[[0, 0, 0, 1, 1, 2]]
     graph = neighbour_graph(v, 2, 3.0)
     assert graph.to_dense()[5].abs().max() == 0

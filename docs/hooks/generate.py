@@ -106,15 +106,19 @@ def methods_page() -> Iterator[str]:
     for name in methods.METHODS:
         method = methods.METHODS[name]
         yield f"## {name} {{#{name}}}\n"
-        yield (inspect.getdoc(method) or "").splitlines()[0] + "\n"
-        source = sys.modules[method.__module__].__doc__ or ""
-        yield "```text"
-        yield source.strip()
-        yield "```\n"
+        source = sys.modules[method.__module__].__doc__ or inspect.getdoc(method) or ""
+        yield from prose(source.strip())
         if method.views:
             yield f"Views of each unlabelled image: {', '.join(method.views)}.\n"
         yield from settings_table(config.parts_of(methods.config(name)))
         yield f"More: [the method and our implementation](../explanation/methods/{name}.md)\n"
+
+
+def prose(docstring: str) -> Iterator[str]:
+    """A docstring as Markdown: indented lines are equations and stay as they are."""
+    for line in docstring.splitlines():
+        yield line if line.startswith("    ") else escaped(line)
+    yield ""
 
 
 # -------------------------------------------------------------------------------- commands

@@ -1,4 +1,4 @@
-"""The Python API: what the command line does, as functions.
+"""Train, load and evaluate, as functions. `comatch` offers them beside those of other commands.
 
 run = comatch.train("digits", labels=40)
 classifier = comatch.load(run)
@@ -11,9 +11,6 @@ from typing import Any
 
 from comatch import distributed, evaluation, launch, planning
 from comatch.classifier import Classifier, load_classifier
-from comatch.commands.compare import compare
-from comatch.commands.cross_validation import cross_validate
-from comatch.commands.export import export
 from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.files import read_json
@@ -22,8 +19,6 @@ from comatch.training.init_weights import check_exists
 from comatch.training.loop import fit
 from comatch.training.progress import TrainingBar
 from comatch.training.run_folder import Run, RunFolder, folder_of
-
-__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "train"]
 
 
 def train(

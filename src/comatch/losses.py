@@ -13,7 +13,7 @@ from torch import Tensor
 def align(p: Tensor, average: Tensor) -> Tensor:
     """Distribution alignment, section 3.2: DA(p) = Normalize(p / average).
 
-    A class that was predicted too often lately is made less likely, so that the prediction does not
+    Classes that were predicted too often recently become less likely, so predictions do not
     collapse onto a few classes. `average` [C] is the moving average of p [muB, C].
     """
     scaled = p / average.clamp(min=1e-12)
@@ -21,9 +21,9 @@ def align(p: Tensor, average: Tensor) -> Tensor:
 
 
 def sharpen(p: Tensor, t: float) -> Tensor:
-    """p^(1/t), scaled to sum to one again: below 1, the temperature makes p more decided.
+    """Temperature sharpening (MixMatch: Berthelot et al., 2019): p^(1/t), scaled to sum to one.
 
-    How MixMatch and its heirs lower the entropy of a guess (Berthelot et al., 2019).
+    A temperature below 1 lowers the entropy of p.
     """
     powers = p ** (1 / t)
     return powers / powers.sum(1, keepdim=True)
@@ -37,8 +37,8 @@ def memory_smooth(
         a_k = exp(z . z_k / t) / sum_k exp(z . z_k / t)
         q   = alpha p + (1 - alpha) sum_k a_k p_k
 
-    The sum is attention: queries z [muB, D], keys z_bank [K, D], values p_bank [K, C]; written so,
-    the affinities [muB, K] never reach memory.
+    The sum is attention: queries z [muB, D], keys z_bank [K, D], values p_bank [K, C]; so the
+    affinities [muB, K] are never stored.
     """
     neighbours = attend(z, z_bank, p_bank, t)
     return alpha * p + (1 - alpha) * neighbours  # [muB, C]
@@ -46,7 +46,7 @@ def memory_smooth(
 
 def attend(z: Tensor, z_bank: Tensor, p_bank: Tensor, t: float) -> Tensor:
     if z.is_cuda:
-        from comatch.kernels import smooth  # Triton is there only where a GPU is
+        from comatch.kernels import smooth  # Triton is installed only with CUDA
 
         if smooth.fits(z, p_bank, t):
             return smooth.neighbours(z, z_bank, p_bank, t)
@@ -60,7 +60,7 @@ def masked_cross_entropy(logits: Tensor, q: Tensor, confident: Tensor) -> Tensor
 
         L_u^cls = 1/muB sum_b 1(max q_b >= tau) H(q_b, p(y | strong view of u_b))
 
-    The pseudo-labels stay soft, and the mean is over all muB images, confident or not.
+    The pseudo-labels are soft, and the mean is over all muB images, confident or not.
     """
     entropy = -(q * F.log_softmax(logits, dim=1)).sum(1)  # [muB]
     return (entropy * confident).mean()
@@ -71,8 +71,8 @@ def class_thresholds(overall: Tensor, p: Tensor) -> Tensor:
 
         tau_c = p_c / max_c p_c * tau
 
-    `overall` [] is how confident the network usually is, p [C] how often it predicts each class: a
-    class that is learned less well is asked for less.
+    `overall` [] is the average confidence and p [C] the frequency of each predicted class. Classes
+    that are predicted rarely get a lower threshold.
     """
     return p / p.amax() * overall
 
@@ -91,7 +91,7 @@ def label_graph(q: Tensor, threshold: float) -> Tensor:
 def embedding_graph(z: Tensor, z_other: Tensor, t: float, form: str) -> Tensor:
     """Embedding graph, section 3.2: the logarithm of each row scaled to sum to one.
 
-        authors:  W_bj = exp(z_b . z'_j / t)                          as their code has it
+        authors:  W_bj = exp(z_b . z'_j / t)                          as in the authors' code
         paper:    W_bb = exp(z_b . z'_b / t),  W_bj = exp(z_b . z_j / t)      as printed
 
     z and z_other [muB, D] are the embeddings of the two strong views.
@@ -123,10 +123,10 @@ def queue_contrast(
         W^q_bj = 1 if j is b's other view;  q_b . q_j if that is at least T;  0 otherwise
         W^z_bj = exp(z_b . z_j / t),      L_u^ctr = 1/muB sum_b H(W^q_b, W^z_b), rows summing to one
 
-    z [muB, D] and q [muB, C] are the batch's; keys [K, D] and labels [K, C] the queue's, in which
-    the batch's other views come first, those of z from row `first` on; `there` [K] says which of
-    them count. Only z has a gradient, 1/(t muB) (W^z - W^q) keys, so it is made beside the loss,
-    `chunk` rows at a time: no [muB, K] matrix is kept, or is ever there in whole.
+    z [muB, D] and q [muB, C] are the batch's. keys [K, D] and labels [K, C] are the queue's; it
+    begins with the batch's other views, those of z from row `first` on. `there` [K] says which rows
+    of the queue are used. Only z has a gradient, 1/(t muB) (W^z - W^q) keys. It is computed with
+    the loss, `chunk` rows at a time, so no [muB, K] matrix is in memory.
     """
     values, gradients = [], []
     with torch.no_grad():
@@ -153,8 +153,8 @@ def _diagonal(rows: Tensor) -> Tensor:  # [n, n] bool
 
 
 def ramp_up(share: Tensor) -> Tensor:
-    """exp(-5 (1 - share)^2), from almost nothing to 1 as `share` goes from 0 to 1 and beyond.
+    """The ramp-up of consistency losses: exp(-5 (1 - share)^2) (Laine and Aila, 2017).
 
-    How consistency methods let their weight grow (Laine and Aila, 2017).
+    It rises from exp(-5) at `share` 0 to 1 at `share` 1, and stays there.
     """
     return torch.exp(-5 * (1 - share.clamp(0, 1)) ** 2)

@@ -1,8 +1,7 @@
-"""What a method remembers: the last rows of something, an average of the batches or for each
-image, and a slowly moving copy of a network.
+"""The memory of a method: ring buffers, moving averages, and the EMA copy of a network.
 
-All are modules whose whole state is buffers, so a checkpoint holds them without knowing them, and
-all are written in place without waiting for the device.
+The whole state of these modules is buffers, so a checkpoint contains it. They are written in place
+and without a device sync.
 """
 
 import copy
@@ -17,8 +16,8 @@ class RingBuffer(nn.Module):
     """The last `size` rows that were pushed, oldest overwritten first."""
 
     rows: Tensor  # [size, width]
-    cursor: Tensor  # [] where the next row goes
-    filled: Tensor  # [] how many rows hold something
+    cursor: Tensor  # [] position of the next row
+    filled: Tensor  # [] number of rows that were written
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -37,7 +36,7 @@ class RingBuffer(nn.Module):
 
     @torch.no_grad()
     def push(self, *parts: Tensor) -> None:
-        """Rows [n, width], perhaps in several parts."""
+        """Append rows [n, width], in one or several parts."""
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         rows = rows.detach()[-self.size :].to(self.rows.dtype)
         self.rows.index_copy_(0, self._places(len(rows)), rows)
@@ -45,13 +44,13 @@ class RingBuffer(nn.Module):
         self.filled.add_(len(rows)).clamp_(max=self.size)
 
     def kept_by(self, count: int) -> Tensor:  # [size] bool
-        """Which rows hold something, and still will once `count` more are pushed."""
+        """Which rows are filled and will not be overwritten by the next `count` rows."""
         places = torch.arange(self.size, device=self.rows.device)
         overwritten = (places - self.cursor).remainder(self.size) < count
         return (places < self.filled) & ~overwritten
 
     def mean_with(self, row: Tensor) -> Tensor:
-        """Mean over the window as it will be once `row` [width] is pushed."""
+        """The mean of the buffer including `row` [width], which is not pushed yet."""
         window = self.rows.index_copy(0, self._places(1), row[None].to(self.rows.dtype))
         return window.sum(0) / (self.filled + 1).clamp(max=self.size)
 
@@ -61,7 +60,7 @@ class RingBuffer(nn.Module):
 
 
 class Window(RingBuffer):
-    """Means over the last batches, one row each: the ranks that share a batch share its row."""
+    """Means over the last batches, one row each. Ranks that share a batch push one mean row."""
 
     def mean_with(self, row: Tensor) -> Tensor:
         return super().mean_with(distributed.mean(row))
@@ -72,11 +71,11 @@ class Window(RingBuffer):
 
 
 class RunningMean(nn.Module):
-    """What batches are usually like: an exponential mean of a row that each of them gives.
+    """An exponential moving average of one row a batch.
 
-        m <- decay m + (1 - decay) row,      from a guess on
+        m <- decay m + (1 - decay) row,      starting at a guess
 
-    The ranks that share a batch share its row.
+    Ranks that share a batch push one mean row.
     """
 
     row: Tensor  # [width] m
@@ -87,7 +86,7 @@ class RunningMean(nn.Module):
         self.register_buffer("row", guess.clone())
 
     def mean_with(self, row: Tensor) -> Tensor:
-        """The mean as it will be once `row` [width] is pushed."""
+        """The average including `row` [width], which is not pushed yet."""
         return self.row.lerp(distributed.mean(row).to(self.row.dtype), 1 - self.decay)
 
     @torch.no_grad()
@@ -98,11 +97,11 @@ class RunningMean(nn.Module):
 
 
 class Averages(nn.Module):
-    """One exponential average for each image, of what is pushed each time the image is seen.
+    """One exponential moving average for each image, updated when the image is in a batch.
 
         Z_i <- alpha Z_i + (1 - alpha) z_i,      read as Z_i / (1 - alpha^visits_i)
 
-    The division takes out the zeros that Z_i began with: after one visit the average is z_i.
+    The division corrects the bias of the initial zeros: after one visit the average is z_i.
     """
 
     rows: Tensor  # [images, width] Z
@@ -115,16 +114,16 @@ class Averages(nn.Module):
         self.register_buffer("mass", torch.zeros(images))
 
     def read(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Averages [n, width] of these images, and whether [n] each was ever seen: else zeros."""
+        """Averages [n, width] of these images, and whether [n] each was seen; zeros if not."""
         mass = self.mass.index_select(0, images)
         seen = mass > 0
         return self.rows.index_select(0, images) / mass.masked_fill(~seen, 1.0)[:, None], seen
 
     @torch.no_grad()
     def push(self, images: Tensor, rows: Tensor) -> None:
-        """An image that is there several times is visited once, and its last row counts.
+        """Update the averages of these images. An image that occurs twice is updated once.
 
-        So each of its places writes the same, and it does not matter which one writes last.
+        Its last row is used: all its occurrences write the same value, in any order.
         """
         same = images[:, None] == images[None, :]
         last = (same * torch.arange(len(images), device=images.device)).amax(1)
@@ -135,11 +134,11 @@ class Averages(nn.Module):
 
 
 class Ema(nn.Module):
-    """A copy of a network whose weights follow it slowly.
+    """An exponential moving average (EMA) of a network's weights.
 
         theta_ema <- m theta_ema + (1 - m) theta                            (paper, section 3.3)
 
-    Batch-norm statistics and other buffers are copied, not averaged: they are averages already.
+    Batch-norm statistics and other buffers are copied: they are averages already.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -148,18 +147,20 @@ class Ema(nn.Module):
 
     @torch.no_grad()
     def update(self, net: nn.Module, decay: float | Tensor) -> None:
-        """m may be a number or, where it changes on the way, a tensor []."""
+        """Update the average. The decay m may be a number or, if it changes, a tensor []."""
         both = zip(self.net.parameters(), net.parameters(), strict=True)
-        moving = [pair for pair in both if pair[1].requires_grad]  # the rest is alike in both
-        mine: list[Tensor] = [pair[0] for pair in moving]
-        theirs: list[Tensor] = [pair[1] for pair in moving]
+        moving = [
+            pair for pair in both if pair[1].requires_grad
+        ]  # frozen parameters are the same in both
+        averages: list[Tensor] = [pair[0] for pair in moving]
+        weights: list[Tensor] = [pair[1] for pair in moving]
         if isinstance(decay, Tensor):
-            ways = torch._foreach_sub(theirs, mine)
-            torch._foreach_mul_(ways, 1 - decay)
-            torch._foreach_add_(mine, ways)
+            changes = torch._foreach_sub(weights, averages)
+            torch._foreach_mul_(changes, 1 - decay)
+            torch._foreach_add_(averages, changes)
         else:
-            torch._foreach_lerp_(mine, theirs, 1 - decay)
-        for kind in {buffer.dtype for buffer in net.buffers()}:  # one kernel for each
+            torch._foreach_lerp_(averages, weights, 1 - decay)
+        for kind in {buffer.dtype for buffer in net.buffers()}:  # one kernel for each type
             pairs = zip(self.net.buffers(), net.buffers(), strict=True)
             kept, new = zip(*(pair for pair in pairs if pair[1].dtype == kind), strict=True)
             torch._foreach_copy_(kept, new)

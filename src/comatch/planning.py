@@ -1,4 +1,4 @@
-"""From what somebody asks for to a checked recipe, its data and its run folder."""
+"""From a request to a checked recipe, its data and its run folder."""
 
 import dataclasses
 import warnings
@@ -25,7 +25,7 @@ Settings = Mapping[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to train. Whatever is left out is the recipe's choice."""
+    """What to train. The recipe decides whatever is left out."""
 
     data: str | Path | None = None  # digits, cifar10, stl10, or the path of a folder of images
     method: str | None = None  # see `comatch methods`, or the path of a file with a method
@@ -108,7 +108,7 @@ def check_same(folder: RunFolder, saved: Recipe, request: Request) -> None:
     name, method = saved.name, saved.method.method
     asked = [(key, was[key], now[key]) for key in given]
     asked.append(("recipe", name, request.recipe or name))
-    asked.append(("method", method, request.method or method))
+    asked.append(("method", method, absolute_method(request.method or method)))
     refuse_changes(folder, asked)
 
 
@@ -118,7 +118,7 @@ def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> 
         if was != now:
             raise UserError(
                 f"{folder.path} is a run of another configuration ({key} is {was}, not {now}): "
-                f"keep {key}={was} to go on with it, or choose another --out"
+                f"keep {key}={was} to continue it, or choose another --out"
             )
 
 
@@ -141,7 +141,7 @@ def warn_of_skipped(dataset: Dataset) -> None:
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     """runs/digits-comatch-40-seed0, or with -2, -3, ... behind it where that is taken."""
-    data, method = Path(recipe.dataset.data).name, Path(recipe.method.method).stem
+    data, method = Path(recipe.dataset.data).name, recipe.method_name
     labels = labels_text(recipe.dataset.labels).replace("%", "pct")
     stem = f"{data}-{method}-{labels}-seed{recipe.seed}"
     taken, path, number = None, Path("runs") / stem, 1
@@ -155,6 +155,11 @@ def absolute_data(data: str) -> str:
     """The name of a data set as it is, the path of a folder made absolute."""
     path = Path(data).expanduser()
     return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
+
+
+def absolute_method(method: str) -> str:
+    """The name of a method as it is, the path of a file made absolute."""
+    return str(Path(method).expanduser().absolute()) if method.endswith(".py") else method
 
 
 def absolute_weights(init: str | Path) -> str:

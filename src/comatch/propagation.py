@@ -1,8 +1,8 @@
-"""Labels that spread over a graph of neighbours (Zhou et al., 2003; Iscen et al., 2019).
+"""Label propagation on a graph of neighbours (Zhou et al., 2003; Iscen et al., 2019).
 
-Images that look alike share an edge, and what is known of a few flows along the edges to all
-others. Pure functions of tensors: N images with features of width D, C classes. The graph is
-sparse and is made some rows at a time, so that no [N, N] matrix is ever there.
+Similar images share an edge, and known labels propagate along the edges to all other images. Pure
+functions of tensors: N images with features of width D, C classes. The graph is sparse and is
+computed in chunks of rows, so no [N, N] matrix is in memory.
 """
 
 import math
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 
-@torch.sparse.check_sparse_tensor_invariants(enable=False)  # said, or PyTorch warns
+@torch.sparse.check_sparse_tensor_invariants(enable=False)  # explicitly, or PyTorch warns
 def neighbour_graph(v: Tensor, k: int, gamma: float, chunk: int = 1024) -> Tensor:
-    """Who resembles whom, sparse [N, N]: symmetric, eigenvalues in [-1, 1].
+    """The nearest-neighbour graph, sparse [N, N]: symmetric, eigenvalues in [-1, 1].
 
         A_ij = max(v_i . v_j, 0)^gamma   if j is one of the k nearest of i, never i itself
         D^-1/2 (A + A^T) D^-1/2          D: the row sums of A + A^T on the diagonal
 
-    v [N, D] are features of length one; `chunk` rows are compared with all others at a time. There
-    are at most N - 1 neighbours, and the row of an image that resembles none is zero.
+    v [N, D] are features of length one; `chunk` rows are compared with all others at a time. k is
+    at most N - 1. The row of an image without similar images is zero.
     """
     n = len(v)
     k = min(k, n - 1)
@@ -38,17 +38,17 @@ def neighbour_graph(v: Tensor, k: int, gamma: float, chunk: int = 1024) -> Tenso
     degree = (w @ v.new_ones(n, 1))[:, 0]
     scale = degree.rsqrt().masked_fill(degree <= 0, 0.0)  # [N]
     i, j = w.indices()
-    values = w.values() * (scale[i] * scale[j])  # in this order it is symmetric to the last bit
+    values = w.values() * (scale[i] * scale[j])  # in this order it is exactly symmetric
     return torch.sparse_coo_tensor(
         w.indices(), values, (n, n), is_coalesced=True, check_invariants=False
     )
 
 
 def propagate(graph: Tensor, y: Tensor, alpha: float, iterations: int) -> Tensor:
-    """Z = (I - alpha W)^-1 Y [N, C], by so many steps of conjugate gradients.
+    """Z = (I - alpha W)^-1 Y [N, C], by `iterations` steps of conjugate gradients.
 
-    y [N, C] has a one where a class is known. Each class is a system of its own, and all are solved
-    side by side. A class that nothing is known of stays at zero.
+    y [N, C] has a one where a class is known. Each class is a separate system; all are solved in
+    parallel. A class without known labels stays zero.
     """
     z, residual, direction = torch.zeros_like(y), y, y
     size = residual.square().sum(0)  # [C]
@@ -63,14 +63,14 @@ def propagate(graph: Tensor, y: Tensor, alpha: float, iterations: int) -> Tensor
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and zero where nothing is left to divide: that system is solved."""
+    """a / b, and zero where b is zero: that system is solved."""
     return (a / b).masked_fill(b <= 0, 0.0)
 
 
 def certainty(z: Tensor) -> Tensor:
-    """1 - H(z / sum z) / log C [N]: one if all of it is of one class, zero if none is preferred.
+    """1 - H(z / sum z) / log C [N]: one if all mass is on one class, zero if it is uniform.
 
-    What the solver leaves below zero counts as nothing, and of nothing one is not certain.
+    Negative values, which the solver can leave, count as zero. The certainty of a zero row is zero.
     """
     z = z.clamp(min=0)
     total = z.sum(1, keepdim=True)
@@ -82,8 +82,8 @@ def certainty(z: Tensor) -> Tensor:
 def class_weights(labels: Tensor, classes: int) -> Tensor:
     """One over the number of images of each class [C], scaled to a mean of one over classes.
 
-    So labels that are shared evenly weigh one on average, and none weighs more than C, however few
-    images a class has. A class that no image has weighs nothing and does not count.
+    With balanced labels every weight is one, and no weight exceeds C. A class without images has
+    weight zero and is not part of the mean.
     """
     count = torch.bincount(labels, minlength=classes)
     inverse = (1 / count).masked_fill(count == 0, 0.0)

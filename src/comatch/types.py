@@ -1,4 +1,4 @@
-"""The few shapes that data takes on its way through the rooms."""
+"""The types of data that modules pass to each other."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ UNLABELLED = -1
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one size, each with its name and what is known of its class."""
+    """Images of one size, each with its name and its class where it is known."""
 
     images: Tensor  # [N, 3, H, W] uint8
-    labels: Tensor  # [N] int64, UNLABELLED where nobody knows
-    names: list[str]  # a path below the data folder, or an index: unique, stable, fit for a file
+    labels: Tensor  # [N] int64, UNLABELLED where the class is unknown
+    names: list[str]  # a path below the data folder, or an index: unique and stable
 
     def __len__(self) -> int:
         return len(self.names)
@@ -27,11 +27,11 @@ class Images:
 
 @dataclass(frozen=True)
 class Files:
-    """Images of any size that stay on the disk: those that do not fit into memory."""
+    """Image files of any size, for data that does not fit into memory."""
 
     root: Path
-    labels: Tensor  # [N] int64, UNLABELLED where nobody knows
-    names: list[str]  # paths below the root: unique, stable, fit for a file
+    labels: Tensor  # [N] int64, UNLABELLED where the class is unknown
+    names: list[str]  # paths below the root
 
     def __len__(self) -> int:
         return len(self.names)
@@ -45,9 +45,9 @@ Part = Images | Files  # of a data set
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a source gives: every image with the truth as far as it is known.
+    """A data set with the true classes, as far as they are known.
 
-    What a learner may see of that truth is decided by `data.splits`, not here.
+    `data.splits` decides which of them are used as labels.
     """
 
     name: str
@@ -55,22 +55,22 @@ class Dataset:
     train: Part
     test: Part | None = None
     folds: list[list[int]] = field(default_factory=list)  # predefined labelled rows of `train`
-    skipped: list[str] = field(default_factory=list)  # "path: why", for images left out
+    skipped: list[str] = field(default_factory=list)  # "path: reason", for images left out
 
 
 class Task(NamedTuple):
-    """What a method is built for."""
+    """What a method is built for: the sizes of the data and of the run."""
 
     classes: int
-    steps: int = 1  # of the whole run: what weights and thresholds may follow
-    unlabelled: int = 1  # images without a label: rows of what is kept of each
+    steps: int = 1  # of the whole run
+    unlabelled: int = 1  # images without a label
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # of the channels, on a scale of 0 to 1
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     epoch: int = 1  # steps in which every unlabelled image is seen once
 
 
 class Batch(NamedTuple):
-    """What a method sees of one step: no truth of an unlabelled image is in it."""
+    """What a method sees in one step. The true classes of unlabelled images are not in it."""
 
     x: Tensor  # [B, 3, H, W]   labelled, weak view, normalised
     y: Tensor  # [B]
@@ -81,9 +81,9 @@ class Batch(NamedTuple):
 class AllImages(NamedTuple):
     """All training images without augmentation, as chunks of inputs for the network.
 
-    A method may look at them between two steps. Each may be iterated over once.
+    A method may use them between two steps. Each part may be iterated over once.
     """
 
     x: Iterable[Tensor]  # [n, 3, H, W], or cached features [n, width]: labelled, X in all
     y: Tensor  # [X]
-    u: Iterable[Tensor]  # the same for the U unlabelled ones
+    u: Iterable[Tensor]  # the same for the U unlabelled images

@@ -1,4 +1,4 @@
-"""A classifier in one file says the same without comatch, and a file that does not is not kept."""
+"""An exported file gives the same probabilities without comatch, or it is not kept."""
 
 import json
 import logging
@@ -9,24 +9,35 @@ import sys
 import warnings
 from pathlib import Path
 
-import onnxruntime
 import pytest
 import torch
 
 import comatch
-from comatch import api
-from comatch.commands import export as portable
+from comatch.classifier import Classifier
+from comatch.commands import export as export_module
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
+from comatch.planning import load_dataset
 from comatch.training.run_folder import RunFolder
 from helpers import TINY, photograph
 
-KINDS = ["pt2", "onnx"]
+
+def require_onnx():
+    """Skip the test where the packages of .onnx files are not installed."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+
+
+@pytest.fixture(scope="module", params=["pt2", "onnx"])
+def kind(request):
+    if request.param == "onnx":
+        require_onnx()
+    return request.param
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on digits that was found to be too sure, and whose images are seen without edges."""
+    """A run on digits with a temperature, and a crop that is smaller than the resized image."""
     out = tmp_path_factory.mktemp("runs") / "mine"
     comatch.train(
         "digits", labels=20, out=out, steps=12, device="cpu", progress=False, settings=TINY
@@ -43,18 +54,20 @@ def classifier(run):
 
 @pytest.fixture(scope="module")
 def digits(run):
-    return api.open_data(RunFolder(run).recipe(), Path("data")).test.images
+    recipe = RunFolder(run).recipe()
+    return load_dataset(recipe.dataset, recipe.streaming, Path("data")).test.images
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def exported(request, run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    return comatch.export(run, folder / f"model.{request.param}")
+@pytest.fixture(scope="module")
+def exported(kind, run, tmp_path_factory):
+    return comatch.export(run, tmp_path_factory.mktemp("exported") / f"model.{kind}")
 
 
-def ask(path, images):
-    """As a stranger to comatch would."""
+def predict(path, images):
+    """Probabilities of an exported file, without comatch."""
     if path.suffix == ".onnx":
+        import onnxruntime
+
         session = onnxruntime.InferenceSession(path)
         (image,), (p,) = session.get_inputs(), session.get_outputs()
         assert (image.name, image.shape, p.name) == ("images", ["N", 3, 8, 8], "probabilities")
@@ -64,66 +77,66 @@ def ask(path, images):
 
 
 @pytest.mark.parametrize("count", [1, 7, 359])
-def test_it_says_what_the_classifier_says(exported, classifier, digits, count):
+def test_the_probabilities_are_those_of_the_classifier(exported, classifier, digits, count):
     truth = classifier.predict(digits[:count]).probabilities
-    torch.testing.assert_close(ask(exported.path, digits[:count]), truth, atol=1e-5, rtol=0)
+    torch.testing.assert_close(predict(exported.path, digits[:count]), truth, atol=1e-5, rtol=0)
     assert exported.difference < 1e-5
 
 
-def test_temperature_and_normalisation_are_inside(exported, run, digits):
-    said = ask(exported.path, digits)
+def test_temperature_and_normalisation_are_part_of_the_file(exported, run, digits):
+    p = predict(exported.path, digits)
     for change in ({"temperature": 1.0}, {"mean": [0.5] * 3}, {"std": [0.5] * 3}):
         described = RunFolder(run).description() | change
-        other = api.Classifier(comatch.load(run, "cpu").net, described, torch.device("cpu"))
-        assert (other.predict(digits).probabilities - said).abs().max() > 0.01, change
+        other = Classifier(comatch.load(run, "cpu").net, described, torch.device("cpu"))
+        assert (other.predict(digits).probabilities - p).abs().max() > 0.01, change
 
 
-def test_it_is_one_file_that_tells_its_classes_and_sizes(exported):
+def test_one_file_has_the_classes_and_sizes(exported):
     assert list(exported.path.parent.iterdir()) == [exported.path]
     if exported.path.suffix == ".onnx":
-        told = onnxruntime.InferenceSession(exported.path).get_modelmeta().custom_metadata_map
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(exported.path)
+        metadata = session.get_modelmeta().custom_metadata_map
     else:
-        told = {"comatch": ""}
-        torch.export.load(exported.path, extra_files=told)
-    about = json.loads(told["comatch"])
-    assert about == {
+        metadata = {"comatch": ""}
+        torch.export.load(exported.path, extra_files=metadata)
+    assert json.loads(metadata["comatch"]) == {
         "classes": [str(digit) for digit in range(10)],
         "image_size": 8,
         "resize": 12,
-        "squaring": portable.SQUARING,
+        "preprocessing": export_module.PREPROCESSING,
     }
 
 
-def test_it_names_no_folder_of_this_machine(exported):
+def test_the_file_contains_no_path_of_this_machine(exported):
     content = exported.path.read_bytes()
-    assert b"encoder" in content  # nothing is packed: what is there can be found
+    assert b"encoder" in content  # the file is not compressed, so names can be found
     for place in (Path(comatch.__file__).parent, Path(torch.__file__).parent, exported.path.parent):
         assert str(place).encode() not in content
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("net", ["wrn-28-2", "resnet18", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("net", ["wrn-10-1", "test_resnet", "test_vit"])
 def test_networks(net, kind, tmp_path):
-    """The wide ResNet by hand and two of timm's, with a projector that stays behind."""
+    """Our wide ResNet and two nets of timm; the projection head is not exported."""
     torch.manual_seed(0)
     network = Network(build_encoder(net, 32, norm_momentum=1.0), 5, embedding_dim=16)
-    network(torch.randn(64, 3, 32, 32))  # batch norm without statistics would let nothing through
+    network(torch.randn(64, 3, 32, 32))  # gives batch norm its statistics
     about = {"net": net, "stem": "auto", "image_size": 32, "embedding_dim": 16}
     about |= {"classes": list("abcde"), "mean": [0.5] * 3, "std": [0.25] * 3}
     RunFolder(tmp_path).write_model(network, about)
     done = comatch.export(tmp_path, tmp_path / f"model.{kind}")
     assert done.difference < 1e-5
     assert b"projector" not in done.path.read_bytes()
-    p = comatch.load(tmp_path, "cpu").predict(portable.random_images(7, 32)).probabilities
-    assert p.std(0).max() > 1e-3  # or nothing would have been compared
+    p = comatch.load(tmp_path, "cpu").predict(export_module.random_images(7, 32)).probabilities
+    assert p.std(0).max() > 1e-3  # otherwise the comparison would mean nothing
 
 
 # ------------------------------------------------------------------------------- the command line
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_says_one_line_and_nothing_else(run, tmp_path, kind):
-    """In a process of its own: exporters write to the terminal in more than one way."""
+def test_the_command_prints_one_line(run, tmp_path, kind):
+    """In a process of its own, because exporters write to the terminal in several ways."""
     words = ["export", run, "--out", f"model.{kind}"]
     done = subprocess.run(
         [sys.executable, "-m", "comatch", *map(str, words)],
@@ -138,32 +151,32 @@ def test_the_command_says_one_line_and_nothing_else(run, tmp_path, kind):
     assert re.fullmatch(expected, done.stdout), done.stdout
 
 
-def test_what_exporters_remark_stays_with_them(cli, run, monkeypatch, caplog):
-    """Which there are, and where they appear, depends on the versions of torch and onnxscript."""
-    trace = portable.trace
+def test_the_output_of_exporters_is_hidden(cli, run, monkeypatch, caplog):
+    """Their real output depends on the versions of torch and onnxscript."""
+    trace = export_module.trace
 
-    def remark(classifier):
+    def chatty(classifier):
         print("chatter")
         warnings.warn("chatter", FutureWarning, stacklevel=1)
         logging.getLogger("torch.onnx").error("chatter")
         return trace(classifier)
 
-    monkeypatch.setattr(portable, "trace", remark)
+    monkeypatch.setattr(export_module, "trace", chatty)
     code, out, err = cli("export", run, "--out", "model.pt2")
     assert (code, err) == (0, "")
     assert "chatter" not in out + caplog.text
-    logging.getLogger("torch.onnx").error("heard again")
-    assert "heard again" in caplog.text
+    logging.getLogger("torch.onnx").error("visible again")
+    assert "visible again" in caplog.text
 
 
-def test_the_default_is_a_file_of_torch_in_the_run(cli, run):
+def test_the_default_is_a_pt2_file_in_the_run_folder(cli, run):
     code, out, _ = cli("export", run)
     assert code == 0
     assert out.startswith(f"{run / 'model.pt2'}: ")
     (run / "model.pt2").unlink()
 
 
-def test_mistakes(cli, run, tmp_path):
+def test_mistakes_are_one_line(cli, run, tmp_path):
     def fails(*words):
         code, _, err = cli("export", *words)
         assert (code, err.count("\n"), err[:7]) == (2, 1, "error: "), err
@@ -177,7 +190,7 @@ def test_mistakes(cli, run, tmp_path):
         run, "--out", "no/such/model.pt2"
     )
     assert "cannot write file/model.pt2: Not a directory" in fails(run, "--out", "file/model.pt2")
-    assert "nowhere holds no trained network" in fails("nowhere")
+    assert "nowhere is not a run folder" in fails("nowhere")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.onnx"]
     shutil.copytree(run, "damaged")
     for text in ("{}", "[]"):
@@ -186,6 +199,7 @@ def test_mistakes(cli, run, tmp_path):
 
 
 def test_without_the_packages_of_onnx(cli, run, tmp_path, monkeypatch):
+    require_onnx()
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "onnxscript", None)
         code, _, err = cli("export", run, "--out", "model.onnx")
@@ -198,14 +212,13 @@ def test_without_the_packages_of_onnx(cli, run, tmp_path, monkeypatch):
     assert "not compared with the run's classifier: no onnxruntime here" in out
 
 
-# ------------------------------------------------------------------------ what is not kept
+# ------------------------------------------------------------------------ failures
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_says_something_else_is_not_kept(run, tmp_path, monkeypatch, kind):
+def test_a_file_with_other_probabilities_is_not_kept(run, tmp_path, monkeypatch, kind):
     path = tmp_path / f"model.{kind}"
     path.write_text("what was there before")
-    monkeypatch.setattr(portable, "soften", lambda p, temperature: p)
+    monkeypatch.setattr(export_module, "soften", lambda p, temperature: p)
     with pytest.raises(UserError, match="not kept: it differs from the run's classifier by"):
         comatch.export(run, path)
     assert [p.read_text() for p in tmp_path.iterdir()] == ["what was there before"]
@@ -215,31 +228,32 @@ def test_a_file_that_says_something_else_is_not_kept(run, tmp_path, monkeypatch,
     assert path.stat().st_size > 10_000
 
 
-def test_a_file_is_asked_before_it_has_its_name(run, tmp_path, monkeypatch):
-    compare, seen = portable.compare, []
+def test_a_file_is_checked_before_it_has_its_name(run, tmp_path, monkeypatch):
+    compare, names = export_module.compare, []
 
-    def look(*given):
-        seen.extend(p.name for p in tmp_path.iterdir())
-        return compare(*given)
+    def note_files(*args):
+        names.extend(p.name for p in tmp_path.iterdir())
+        return compare(*args)
 
-    monkeypatch.setattr(portable, "compare", look)
+    monkeypatch.setattr(export_module, "compare", note_files)
     comatch.export(run, tmp_path / "model.pt2")
-    assert seen == ["model.pt2.part"]
+    assert names == ["model.pt2.part"]
 
 
-def test_a_network_that_cannot_be_written_is_one_line(run, tmp_path, monkeypatch):
-    def looks_at_the_pixels(images, mean, std):
+def test_a_network_that_cannot_be_exported_is_one_line(run, tmp_path, monkeypatch):
+    def depends_on_the_data(images, mean, std):
         return images if images.sum() > 0 else -images
 
-    monkeypatch.setattr(portable, "normalise", looks_at_the_pixels)
-    with pytest.raises(UserError, match=r"this network cannot be written as \.pt2: .") as told:
+    monkeypatch.setattr(export_module, "normalise", depends_on_the_data)
+    with pytest.raises(UserError, match=r"this network cannot be written as \.pt2: .") as error:
         comatch.export(run, tmp_path / "model.pt2")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_beyond_what_onnx_can_hold(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(portable, "LARGEST_ONNX", 100_000)
+def test_too_many_weights_for_an_onnx_file(run, tmp_path, monkeypatch):
+    require_onnx()
+    monkeypatch.setattr(export_module, "LARGEST_ONNX", 100_000)
     with pytest.raises(UserError, match="more than an ONNX file can hold"):
         comatch.export(run, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
@@ -249,7 +263,8 @@ def test_weights_beyond_what_onnx_can_hold(run, tmp_path, monkeypatch):
 
 
 def test_the_page_runs_as_written(cli, run, classifier, tmp_path):
-    """Its commands, and then its code without comatch, the first half of it without torch."""
+    """Its commands, then its code without comatch, and the first half of that without torch."""
+    require_onnx()
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(run)
@@ -258,7 +273,7 @@ def test_the_page_runs_as_written(cli, run, classifier, tmp_path):
         assert cli(*line.split("#")[0].split()[1:])[0] == 0, line
     photograph(300, 200).save("1.jpg")
     turned = photograph(60, 90, seed=1)
-    turned.getexif()[0x0112] = 6  # lying on its side
+    turned.getexif()[0x0112] = 6  # rotated by 90 degrees
     turned.save("2.jpg", exif=turned.getexif())
 
     with_onnx, with_torch = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -267,10 +282,10 @@ def test_the_page_runs_as_written(cli, run, classifier, tmp_path):
     program += with_onnx + show + "del sys.modules['torch']\n" + with_torch + show
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = classifier.predict(["1.jpg", "2.jpg"])
+    truth = classifier.predict(["1.jpg", "2.jpg"])
     lines = done.stdout.splitlines()
-    assert lines[0::2] == [str(said.labels)] * 2
+    assert lines[0::2] == [str(truth.labels)] * 2
     for line in lines[1::2]:
         p = torch.tensor(json.loads(line))
-        torch.testing.assert_close(p, said.probabilities, atol=1e-5, rtol=0)
+        torch.testing.assert_close(p, truth.probabilities, atol=1e-5, rtol=0)
     (run / "model.pt2").unlink()

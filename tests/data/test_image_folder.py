@@ -24,7 +24,7 @@ COLOURS = {"cat": (200, 30, 40), "dog": (20, 180, 60), "eel": (10, 60, 220)}
 
 @pytest.fixture
 def sorted_folder(tmp_path: Path) -> Path:
-    """Class sub-folders, an unlabelled one and a test part."""
+    """Class folders, an unlabelled folder and a test part."""
     root = tmp_path / "photos"
     for name, (r, g, b) in COLOURS.items():
         for i in range(3):
@@ -83,7 +83,7 @@ def test_sub_folders_are_classes(sorted_folder: Path) -> None:
     assert data.skipped == []
 
 
-def test_the_test_part_is_apart(sorted_folder: Path) -> None:
+def test_the_test_part_is_not_used_for_training(sorted_folder: Path) -> None:
     data = folder(sorted_folder, 8)
     assert data.test is not None
     assert data.test.names == ["test/cat/b.png", "test/dog/a.png"]
@@ -111,7 +111,7 @@ def test_loose_images_are_unlabelled(sorted_folder: Path) -> None:
     assert "loose.png" in folder(sorted_folder, 8).train.names
 
 
-def test_classes_count_as_people_do(tmp_path: Path) -> None:
+def test_classes_are_sorted_numerically(tmp_path: Path) -> None:
     names = ["10", "9", "1", "01", "class 2", "class 12"]
     for i, name in enumerate(names):
         write_image(tmp_path / name / "x.png", (i, 0, 0))
@@ -127,7 +127,7 @@ def test_test_images_without_a_label_are_counted(sorted_folder: Path) -> None:
     assert data.skipped == ["test: 2 images without a label"]
 
 
-def test_a_test_part_without_any_label_is_none(sorted_folder: Path) -> None:
+def test_a_test_part_without_labels_is_ignored(sorted_folder: Path) -> None:
     (sorted_folder / "test").rename(sorted_folder.parent / "elsewhere")
     write_image(sorted_folder / "test" / "x.png")
     data = folder(sorted_folder, 8)
@@ -135,18 +135,18 @@ def test_a_test_part_without_any_label_is_none(sorted_folder: Path) -> None:
     assert data.skipped == ["test: 1 images without a label"]
 
 
-def test_a_test_class_that_train_lacks(sorted_folder: Path) -> None:
+def test_a_test_class_without_training_images(sorted_folder: Path) -> None:
     write_image(sorted_folder / "test" / "fox" / "x.png")
     assert "'fox'" in complaint(sorted_folder)
 
 
-def test_a_class_folder_without_a_image(sorted_folder: Path) -> None:
+def test_an_empty_class_folder(sorted_folder: Path) -> None:
     (sorted_folder / "fox").mkdir()
     (sorted_folder / "fox" / "notes.txt").write_text("none yet")
     assert "class 'fox' has no image" in complaint(sorted_folder)
 
 
-def test_one_class_is_none(tmp_path: Path) -> None:
+def test_one_class_is_too_few(tmp_path: Path) -> None:
     write_image(tmp_path / "cat" / "x.png")
     write_image(tmp_path / "unlabeled" / "x.png")
     assert "'cat': give two classes" in complaint(tmp_path)
@@ -160,7 +160,7 @@ def test_neither_csv_nor_classes(tmp_path: Path, where: str) -> None:
     assert "sub-folders" in message
 
 
-def test_parts_are_not_taken_for_classes(sorted_folder: Path, tmp_path: Path) -> None:
+def test_parts_are_not_classes(sorted_folder: Path, tmp_path: Path) -> None:
     for i, part in enumerate(("val", "validation")):
         write_image(tmp_path / "all" / part / "cat" / "x.png", (i, 0, 0))
     assert "parts, not classes" in complaint(tmp_path / "all")
@@ -173,7 +173,7 @@ def test_parts_are_not_taken_for_classes(sorted_folder: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def imagenet(tmp_path: Path) -> Path:
-    """Class folders in `train` and `val`, file names that begin with the class."""
+    """Class folders in `train` and `val`; file names begin with the class."""
     root = tmp_path / "imagenet"
     for part, count in (("train", 3), ("val", 2)):
         for c, name in enumerate(("n01", "n02")):
@@ -204,7 +204,7 @@ def test_the_test_part_has_several_names(imagenet: Path, name: str) -> None:
     assert len(data.train) == 6
 
 
-def test_of_two_test_parts_the_one_with_labels(imagenet: Path, tmp_path: Path) -> None:
+def test_of_two_test_parts_the_labelled_one_is_used(imagenet: Path, tmp_path: Path) -> None:
     write_image(imagenet / "test" / "ILSVRC_0.png")  # as ImageNet has them, without labels
     data = folder(imagenet, 8)
     assert data.test is not None
@@ -218,14 +218,14 @@ def test_of_two_test_parts_the_one_with_labels(imagenet: Path, tmp_path: Path) -
     assert data.test.names == ["test/n01/x.png", "test/n02/x.png"]
 
 
-def test_train_alone(imagenet: Path) -> None:
+def test_train_without_a_test_part(imagenet: Path) -> None:
     (imagenet / "val").rename(imagenet.parent / "val")
     data = folder(imagenet, 8)
     assert data.classes == ["n01", "n02"]
     assert data.test is None
 
 
-def test_a_class_that_val_lacks_is_named(imagenet: Path) -> None:
+def test_a_class_missing_in_val_is_a_warning(imagenet: Path) -> None:
     for name in ("n03", "n04"):
         write_image(imagenet / "train" / name / "x.png", (int(name[1:]), 0, 7))
     with pytest.warns(UserWarning, match=r"val has no image of class 'n03' and 1 more: accuracy"):
@@ -234,7 +234,7 @@ def test_a_class_that_val_lacks_is_named(imagenet: Path) -> None:
     assert data.test.labels.unique().tolist() == [0, 1]
 
 
-def test_a_class_that_train_lacks(imagenet: Path) -> None:
+def test_a_class_missing_in_train_is_an_error(imagenet: Path) -> None:
     write_image(imagenet / "val" / "n09" / "x.png")
     assert "val has the class 'n09', of which" in complaint(imagenet)
     (imagenet / "train" / "n09").mkdir()
@@ -243,7 +243,7 @@ def test_a_class_that_train_lacks(imagenet: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "train/"])
 @pytest.mark.parametrize("place", [".", "train"])
-def test_a_csv_file_in_this_layout(imagenet: Path, prefix: str, place: str) -> None:
+def test_a_csv_file_in_imagenets_layout(imagenet: Path, prefix: str, place: str) -> None:
     rows = f"{prefix}n01/n01_0.png,n01\n{prefix}n02/n02_2.png,n02\n"
     (imagenet / place / "labels.csv").write_text(rows)
     data = folder(imagenet, 8)
@@ -264,7 +264,7 @@ def test_a_csv_file_in_this_layout(imagenet: Path, prefix: str, place: str) -> N
         "train/n01/n01_0.png\n./train\\n02\\n02_2.png\n",
     ],
 )
-def test_a_plain_list_says_which_labels_are_known(imagenet: Path, text: str) -> None:
+def test_a_plain_list_selects_the_labelled_images(imagenet: Path, text: str) -> None:
     file = imagenet.parent / "1percent.txt"
     file.write_bytes(text.encode())
     data = folder(imagenet, 8, labels_file=file)
@@ -273,7 +273,7 @@ def test_a_plain_list_says_which_labels_are_known(imagenet: Path, text: str) -> 
     assert len(data.test or []) == 4
 
 
-def test_without_class_folders_the_file_name_has_the_class(tmp_path: Path) -> None:
+def test_without_class_folders_the_class_is_in_the_file_name(tmp_path: Path) -> None:
     for i, name in enumerate(("n01_0.png", "n01_1.png", "n02_0.png", "n02_1.png")):
         write_image(tmp_path / "flat" / name, (i, i, i))
     (tmp_path / "list.txt").write_text("n01_1.png\nn02_0.png\n")
@@ -281,7 +281,7 @@ def test_without_class_folders_the_file_name_has_the_class(tmp_path: Path) -> No
     assert labels_of(data) == {"n01_1.png": "n01", "n02_0.png": "n02"}
 
 
-def test_a_list_of_images_that_are_not_there(imagenet: Path) -> None:
+def test_a_list_with_missing_images(imagenet: Path) -> None:
     file = imagenet.parent / "list.txt"
     file.write_text("n01_0.png\nn02_77.png\nn01_78.png\nn01_1.png\n")
     message = complaint(imagenet, labels_file=file)
@@ -289,7 +289,7 @@ def test_a_list_of_images_that_are_not_there(imagenet: Path) -> None:
     assert "n02_77.png for one" in message
 
 
-def test_a_name_that_several_images_have(sorted_folder: Path) -> None:
+def test_an_ambiguous_name_in_a_list(sorted_folder: Path) -> None:
     file = sorted_folder.parent / "list.txt"
     file.write_text("0.png\neel/1.png\n")
     message = complaint(sorted_folder, labels_file=file)
@@ -299,7 +299,7 @@ def test_a_name_that_several_images_have(sorted_folder: Path) -> None:
     assert labels_of(data) == {"dog/0.png": "dog", "cat/1.png": "cat"}
 
 
-def test_a_list_is_no_csv_file(tmp_path: Path) -> None:
+def test_a_list_is_not_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("a.png,cat\nb.png\n")
     assert read_list(tmp_path / "l.csv") == []
 
@@ -307,7 +307,7 @@ def test_a_list_is_no_csv_file(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------- images that stay files
 
 
-def test_images_may_stay_files(imagenet: Path) -> None:
+def test_images_can_stay_on_disk(imagenet: Path) -> None:
     (imagenet / "train" / "n01" / "broken.png").write_bytes(b"?")  # which is seen when it is read
     data, seen = folder(imagenet, 8, stream="yes"), folder(imagenet, 8)
     assert isinstance(data.train, Files)
@@ -321,7 +321,7 @@ def test_images_may_stay_files(imagenet: Path) -> None:
     assert some.labels.tolist() == [1, 0]
 
 
-def test_so_they_do_if_there_are_many(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_images_stay_on_disk(imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 6 * 3 * 8 * 8)
     assert not isinstance(folder(imagenet, 8).train, Files)
     assert isinstance(folder(imagenet, 9).train, Files)
@@ -338,7 +338,7 @@ def test_labels_csv(flat_folder: Path) -> None:
     assert data.train.names == [*(f"{i}.png" for i in range(6)), "sub/6.png"]
 
 
-def test_a_labels_csv_rules_over_sub_folders(sorted_folder: Path) -> None:
+def test_labels_csv_overrides_class_folders(sorted_folder: Path) -> None:
     (sorted_folder / "labels.csv").write_text("cat/0.png,x\ndog/1.png,y\n")
     (sorted_folder / "test").rename(sorted_folder.parent / "elsewhere")
     data = folder(sorted_folder, 8)
@@ -346,7 +346,7 @@ def test_a_labels_csv_rules_over_sub_folders(sorted_folder: Path) -> None:
     assert len(data.train) == 14
 
 
-def test_a_labels_file_rules_over_both(sorted_folder: Path, tmp_path: Path) -> None:
+def test_a_labels_file_overrides_both(sorted_folder: Path, tmp_path: Path) -> None:
     (sorted_folder / "labels.csv").write_text("cat/0.png,x\ndog/1.png,y\n")
     file = tmp_path / "mine.csv"
     file.write_text(f"path,label\n{sorted_folder}/eel/0.png,cat\nunlabeled/1.png,dog\n")
@@ -384,7 +384,7 @@ def test_a_test_part_with_its_own_csv(flat_folder: Path) -> None:
         "a/1.png,cat\n2.png,big dog\n3.png,\n",
     ],
 )
-def test_read_labels_in_many_hands(tmp_path: Path, text: str) -> None:
+def test_read_labels_in_all_accepted_forms(tmp_path: Path, text: str) -> None:
     (tmp_path / "l.csv").write_bytes(text.encode())
     assert read_labels(tmp_path / "l.csv") == {"a/1.png": "cat", "2.png": "big dog"}
 
@@ -396,7 +396,7 @@ def test_a_separator_inside_a_name(tmp_path: Path) -> None:
     assert read_labels(tmp_path / "l.csv") == {"a,b.png": "cat", "c.png": "dog"}
 
 
-def test_a_first_row_that_is_no_header(tmp_path: Path) -> None:
+def test_a_first_row_that_is_not_a_header(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("1.png,path\n2.png,name\n")
     assert read_labels(tmp_path / "l.csv") == {"1.png": "path", "2.png": "name"}
 
@@ -425,7 +425,7 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
         (b"a.png,unlabelled\nb.png,cat\n", "leave the label empty"),
     ],
 )
-def test_wrong_csv_files(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_invalid_csv_files(tmp_path: Path, content: bytes, complaint: str) -> None:
     (tmp_path / "l.csv").write_bytes(content)
     with pytest.raises(UserError, match=complaint) as caught:
         read_labels(tmp_path / "l.csv")
@@ -433,7 +433,7 @@ def test_wrong_csv_files(tmp_path: Path, content: bytes, complaint: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_a_csv_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_csv_file(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(UserError, match=r"cannot read .*: give a csv file"):
             read_labels(path)
@@ -450,7 +450,7 @@ def test_spellings_of_a_path(flat_folder: Path, written: str) -> None:
     assert labels_of(folder(flat_folder, 8)) == {"sub/6.png": "cat", "1.png": "dog"}
 
 
-def test_two_spellings_two_labels(flat_folder: Path) -> None:
+def test_two_spellings_with_two_labels(flat_folder: Path) -> None:
     (flat_folder / "labels.csv").write_text("sub/6.png,cat\nsub\\6.png,dog\n")
     assert "sub/6.png two labels, 'cat' and 'dog'" in complaint(flat_folder)
 
@@ -465,13 +465,13 @@ def test_absolute_paths_and_links(flat_folder: Path, tmp_path: Path) -> None:
     assert labels_of(folder(link, 8, labels_file=file)) == expected
 
 
-def test_an_accent_in_one_letter_or_two(flat_folder: Path) -> None:
+def test_an_accent_in_one_character_or_two(flat_folder: Path) -> None:
     write_image(flat_folder / "cafe\u0301.png")
     (flat_folder / "labels.csv").write_text("caf\u00e9.png,cat\n1.png,dog\n", encoding="utf-8")
     assert labels_of(folder(flat_folder, 8)) == {"1.png": "dog", "cafe\u0301.png": "cat"}
 
 
-def test_labels_of_files_that_are_not_there(flat_folder: Path) -> None:
+def test_labels_of_missing_files(flat_folder: Path) -> None:
     rows = "sub/66.png,cat\n1.png,dog\nx1,cat\nx2,cat\nx3,cat\nlabels.csv,cat\n"
     (flat_folder / "labels.csv").write_text(rows)
     message = complaint(flat_folder)
@@ -494,7 +494,7 @@ def test_the_same_image_under_two_labels(flat_folder: Path) -> None:
     assert "remove one" in message
 
 
-def test_a_large_collection_may_have_a_few_such_pairs(tmp_path: Path) -> None:
+def test_a_large_collection_may_have_a_few_conflicts(tmp_path: Path) -> None:
     content = io.BytesIO()
     Image.new("RGB", (2, 2), "red").save(content, "PNG")
     for i in range(2100):  # what follows a PNG's end is not looked at, but makes it another file
@@ -518,16 +518,16 @@ def test_the_same_image_under_one_label_or_none(flat_folder: Path) -> None:
     assert labels_of(folder(flat_folder, 8))["copy.png"] == "cat"
 
 
-def test_twins_in_the_test_part(sorted_folder: Path) -> None:
+def test_identical_images_in_the_test_part(sorted_folder: Path) -> None:
     content = (sorted_folder / "test/cat/b.png").read_bytes()
-    (sorted_folder / "test/dog/twin.png").write_bytes(content)
-    assert "is the same image as test/dog/twin.png" in complaint(sorted_folder)
+    (sorted_folder / "test/dog/copy.png").write_bytes(content)
+    assert "is the same image as test/dog/copy.png" in complaint(sorted_folder)
 
 
-# ------------------------------------------------------------------------- folders as they are
+# ----------------------------------------------------------------------------- files
 
 
-def test_many_images_are_the_same_by_workers(
+def test_workers_decode_the_same_images(
     sorted_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sorted_folder / "cat" / "damaged.jpg").write_bytes(b"no image")
@@ -556,7 +556,7 @@ def test_a_size_must_be_given(sorted_folder: Path) -> None:
         folder(sorted_folder, None)
 
 
-def test_what_is_no_image_is_not_looked_at(sorted_folder: Path) -> None:
+def test_other_files_are_ignored(sorted_folder: Path) -> None:
     before = folder(sorted_folder, 8)
     for name in (
         ".hidden/x.png", "cat/.x.png", "cat/._0.png", "__MACOSX/cat/0.png", "cat/Thumbs.db",
@@ -569,7 +569,7 @@ def test_what_is_no_image_is_not_looked_at(sorted_folder: Path) -> None:
     assert after.skipped == []
 
 
-def test_damaged_images_are_left_out_and_told(sorted_folder: Path) -> None:
+def test_damaged_images_are_left_out_and_reported(sorted_folder: Path) -> None:
     (sorted_folder / "cat" / "0.png").write_bytes(b"")
     (sorted_folder / "dog" / "x.jpeg").write_text("hello")
     (sorted_folder / "unlabeled" / "gone.png").symlink_to("nowhere.png")
@@ -645,13 +645,13 @@ def test_nothing_is_written_into_the_folder(sorted_folder: Path, flat_folder: Pa
         assert everything(root) == before
 
 
-def test_the_order_is_the_same_every_time(sorted_folder: Path) -> None:
+def test_the_order_is_deterministic(sorted_folder: Path) -> None:
     one, two = folder(sorted_folder, 8), folder(sorted_folder, 8)
     assert one.train.names == two.train.names
     assert torch.equal(one.train.images, two.train.images)
 
 
-def test_the_progress_bar_is_for_long_work_and_stderr(
+def test_the_progress_bar_is_shown_on_stderr_for_long_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = write_image(tmp_path / "x.bmp", size=(1, 1)).read_bytes()
@@ -691,12 +691,12 @@ def test_find_images(in_folder: Path) -> None:
     assert find_images([Path(".cache")]) == [Path(".cache/x.png")]
 
 
-def test_a_file_that_is_named_is_taken(in_folder: Path) -> None:
+def test_a_given_file_is_used(in_folder: Path) -> None:
     (in_folder / "photo.heic").write_text("?")
     assert find_images([Path("photo.heic")]) == [Path("photo.heic")]
 
 
-def test_find_images_complains(in_folder: Path) -> None:
+def test_find_images_reports_missing_paths(in_folder: Path) -> None:
     with pytest.raises(UserError, match="nowhere does not exist"):
         find_images([Path("nowhere")])
     (in_folder / "empty").mkdir()

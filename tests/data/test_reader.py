@@ -82,7 +82,7 @@ def test_only_damaged_images(files):
 
 @pytest.fixture
 def by_pillow(monkeypatch):
-    """Pillow in position of the GPU's kernel, which has its own tests."""
+    """Pillow in place of the GPU's kernel, which has its own tests."""
     squares = pytest.importorskip("comatch.kernels.squares")
 
     def fit(images, positions, into, rows):

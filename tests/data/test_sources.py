@@ -25,7 +25,7 @@ EACH = 4  # images in a batch of our CIFAR-10
 
 
 @pytest.mark.parametrize("written", ["cifra10", "CIFAR-10", "cifar"])
-def test_an_unknown_name_is_told_the_known_and_the_nearest(written: str, tmp_path: Path) -> None:
+def test_an_unknown_name_lists_the_known_and_the_nearest(written: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(written, tmp_path, None)
     message = str(caught.value)
@@ -35,7 +35,7 @@ def test_an_unknown_name_is_told_the_known_and_the_nearest(written: str, tmp_pat
     assert "\n" not in message
 
 
-def test_a_name_unlike_any_gets_no_guess(tmp_path: Path) -> None:
+def test_a_name_unlike_all_others_gets_no_suggestion(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(str(tmp_path / "holiday"), tmp_path, None)
     assert "did you mean" not in str(caught.value)
@@ -52,7 +52,7 @@ def test_a_path_is_a_folder_of_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -3])
-def test_no_size_is_no_size(size: int, tmp_path: Path) -> None:
+def test_an_impossible_size_is_an_error(size: int, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="image size"):
         load("digits", tmp_path, size)
 
@@ -60,7 +60,7 @@ def test_no_size_is_no_size(size: int, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------ digits
 
 
-def test_digits_are_all_there_and_the_test_part_is_every_fifth(tmp_path: Path) -> None:
+def test_digits_are_complete_and_every_fifth_is_in_the_test_part(tmp_path: Path) -> None:
     data = load("digits", tmp_path, None)
     assert data.test is not None
     assert data.classes == [str(i) for i in range(10)]
@@ -78,7 +78,7 @@ def test_digits_are_all_there_and_the_test_part_is_every_fifth(tmp_path: Path) -
     assert data.train.images.max() == 255
 
 
-def test_digits_resized_are_those_of_pillow(tmp_path: Path) -> None:
+def test_digits_are_resized_as_by_pillow(tmp_path: Path) -> None:
     small, large = load("digits", tmp_path, None).train, load("digits", tmp_path, 32).train
     assert large.images.shape == (len(small), 3, 32, 32)
     for row in range(0, len(small), 100):
@@ -98,7 +98,7 @@ def test_stack_resizes_like_pillow_and_keeps_the_order(size: int) -> None:
         assert _close(images[row], _pillow(torch.from_numpy(original), size))
 
 
-def test_stack_of_the_right_size_changes_nothing() -> None:
+def test_stack_leaves_images_of_the_right_size_unchanged() -> None:
     images = np.random.default_rng(0).integers(0, 256, (2001, 3, 4, 4), dtype=np.uint8)
     assert np.array_equal(stack([images[:5], images[5:]], 4), images)
 
@@ -116,7 +116,7 @@ def _close(one: torch.Tensor, other: np.ndarray) -> bool:
 
 
 class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined]
-    """Writes byte strings as Python 2 wrote its `str`, as in the published files."""
+    """Pickles byte strings as Python 2 pickled `str`, as in the published files."""
 
     def save_str(self, text: bytes) -> None:
         short = len(text) < 256
@@ -195,18 +195,18 @@ def test_cifar10_pixel_by_pixel(pickled: Path, batches: dict[str, Any]) -> None:
     assert data.test.labels.tolist() == batches["test_batch"][1]
 
 
-def test_both_forms_give_the_same_images(pickled: Path, binary: Path) -> None:
+def test_pickled_and_binary_files_give_the_same_images(pickled: Path, binary: Path) -> None:
     assert _same(load("cifar10", pickled.parent, None), load("cifar10", binary.parent, None))
 
 
-def test_the_folder_itself_may_be_given(pickled: Path, binary: Path) -> None:
+def test_data_dir_can_be_the_folder_itself(pickled: Path, binary: Path) -> None:
     whole = load("cifar10", pickled.parent, None)
     assert _same(whole, load("cifar10", pickled, None))
     assert _same(whole, load("cifar10", binary, None))
     assert _same(whole, load("cifar10", pickled.rename(pickled.parent / "renamed"), None))
 
 
-def test_pickles_of_today_with_text_keys(pickled: Path, batches: dict[str, Any]) -> None:
+def test_python_3_pickles_with_text_keys(pickled: Path, batches: dict[str, Any]) -> None:
     whole = load("cifar10", pickled, None)
     for name, (data, labels) in batches.items():
         _dump(pickled / name, {"labels": labels, "data": data}, old=False)
@@ -236,7 +236,7 @@ class Malice:
 
 
 @pytest.mark.parametrize("file", ["data_batch_2", "batches.meta"])
-def test_a_malicious_pickle_does_nothing(pickled: Path, tmp_path: Path, file: str) -> None:
+def test_a_malicious_pickle_is_not_executed(pickled: Path, tmp_path: Path, file: str) -> None:
     mark = tmp_path / "executed"
     _dump(pickled / file, {b"data": Malice(mark), b"label_names": []}, old=False)
     with pytest.raises(UserError, match=r"damaged \(it asks for posix.mkdir"):
@@ -249,7 +249,7 @@ def test_a_malicious_pickle_does_nothing(pickled: Path, tmp_path: Path, file: st
 @pytest.mark.parametrize(
     "name", ["builtins eval", "numpy load", "numpy.core.multiarray fromfile", "numpy f2py.compile"]
 )
-def test_no_other_function_can_be_named(pickled: Path, name: str) -> None:
+def test_a_pickle_cannot_name_other_functions(pickled: Path, name: str) -> None:
     module, function = name.split()
     (pickled / "data_batch_1").write_bytes(f"c{module}\n{function}\n(tR.".encode())
     with pytest.raises(UserError, match="it asks for"):
@@ -288,7 +288,7 @@ def test_damaged_pickles(pickled: Path, damage: str, file: str) -> None:
         [1, 2, 3],
     ],
 )
-def test_a_pickle_of_something_else(pickled: Path, content: object) -> None:
+def test_a_pickle_with_other_content(pickled: Path, content: object) -> None:
     _dump(pickled / "data_batch_2", content, old=False)
     with pytest.raises(UserError, match=r"data_batch_2 is damaged"):
         load("cifar10", pickled, None)
@@ -336,7 +336,7 @@ def test_an_archive_in_the_data_folder_is_unpacked(
     assert _same(first, load("cifar10", data_dir, None))  # from what was unpacked
 
 
-def test_what_is_nowhere_is_downloaded_once(
+def test_a_missing_archive_is_downloaded_once(
     pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pooch")
@@ -359,7 +359,7 @@ def test_what_is_nowhere_is_downloaded_once(
         ("stl10", "STL10", "stl10_binary.tar.gz"),
     ],
 )
-def test_without_a_network_one_line_says_what_to_put_where(
+def test_without_a_network_the_error_says_which_file_to_put_where(
     name: str, constant: str, archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = getattr(sources, constant)._replace(url=f"http://127.0.0.1:9/{archive}")
@@ -446,7 +446,7 @@ def test_stl10_damaged(stl: Path, name: str, content: bytes) -> None:
 # --------------------------------------------------------------------------------- labels file
 
 
-def test_a_labels_file_leaves_only_its_own_labels(stl: Path, tmp_path: Path) -> None:
+def test_a_labels_file_gives_the_only_labels(stl: Path, tmp_path: Path) -> None:
     file = tmp_path / "some.csv"
     file.write_text("name,label\ntrain/00001,ship\n4,frog\nunlabeled/00000,cat\n")
     data = load("stl10", stl, None, labels_file=file)
@@ -468,7 +468,7 @@ def test_a_plain_list_keeps_the_labels_of_its_images(stl: Path, tmp_path: Path) 
     assert torch.equal(data.train.labels, expected)
 
 
-def test_in_digits_a_number_is_a_name(tmp_path: Path) -> None:
+def test_digits_are_named_by_number(tmp_path: Path) -> None:
     file = tmp_path / "some.csv"
     file.write_text("5,3\n0,1\n")
     train = load("digits", tmp_path, None, labels_file=file).train
@@ -494,6 +494,6 @@ def test_a_wrong_labels_file(stl: Path, tmp_path: Path, row: str, complaint: str
         load("stl10", stl, None, labels_file=file)
 
 
-def test_a_named_source_is_not_streamed(tmp_path: Path) -> None:
+def test_a_named_source_cannot_be_streamed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="digits is read whole"):
         load("digits", tmp_path, None, stream="yes")

@@ -1,4 +1,4 @@
-"""Comparisons are in full precision, and of the same numbers every time."""
+"""Comparisons in full precision, with the same random values in every run."""
 
 import pytest
 import torch
@@ -12,5 +12,5 @@ def exact(monkeypatch):
 
 @pytest.fixture
 def tolerance(device):
-    """Of products of float32 numbers, which a GPU makes in TF32."""
+    """For products of float32 values, which a GPU computes in TF32."""
     return 1e-5 if device == "cpu" else 2e-3

@@ -1,4 +1,4 @@
-"""What the kernels compute, in plain PyTorch."""
+"""Reference implementations of the kernels in plain PyTorch."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ SLOPE = 0.1
 
 
 def images(*shape, device="cpu", dtype=torch.float32):
-    """Noise in channels-last memory that has the same value in bf16 and in float32."""
+    """Noise in channels-last memory, exactly representable in bf16."""
     x = torch.randn(shape).bfloat16().to(device, dtype)
     return x.contiguous(memory_format=torch.channels_last)
 
@@ -27,11 +27,11 @@ def slopes(x, coef):
 
 
 def sums(y, x):
-    """[2, C]: of y and of y x, over all pixels."""
+    """Sums [2, C] of y and of y x over all pixels."""
     return torch.stack([y.sum((0, 2, 3)), (y * x).sum((0, 2, 3))])
 
 
-# The three of `comatch.kernels.conv`, with all parts in one.
+# The three functions of `comatch.kernels.conv`, with complete instead of partial sums.
 
 
 def conv_forward(x, coef, weight, slope, residual=None):

@@ -1,4 +1,4 @@
-"""A block, and the two ends of the network, against the layers that they stand for."""
+"""A block, the first and the last layers of the network against PyTorch's layers."""
 
 import copy
 
@@ -15,8 +15,8 @@ from helpers import error
 pytest.importorskip("triton")
 from comatch.kernels import block, conv, norm
 
-EPS = 1e-3  # not PyTorch's, so that a forgotten one is noticed
-KINDS = {  # channels in and out, stride, whether the shortcut begins behind the activation
+EPS = 1e-3  # not PyTorch's default, so that ignoring it is detected
+KINDS = {  # channels in and out, stride, whether the shortcut starts after the activation
     "first, of the same width": (16, 16, 1, True),
     "first": (16, 32, 1, True),
     "striding": (32, 64, 2, False),
@@ -26,7 +26,7 @@ KINDS = {  # channels in and out, stride, whether the shortcut begins behind the
 
 @pytest.fixture(params=["cuDNN's", "own"])
 def convolutions(request, monkeypatch):
-    """Which convolutions run: those of a library, or ours (of which twins stand in here)."""
+    """Which convolutions run: cuDNN's, or the fused ones (here their reference)."""
     if request.param == "own":
         monkeypatch.setattr(conv, "fits", lambda x, w, stride: stride == 1 and conv.made_for(w))
         for name in ("forward", "backward_input", "backward_weight"):
@@ -85,8 +85,8 @@ def test_block(device, tolerance, kind, size):
         assert error(q.grad, p.grad) < tolerance, name
 
 
-def test_what_a_unit_keeps(device, convolutions):
-    """A library wants the activated input in the backward; our kernels activate it again."""
+def test_what_the_backward_needs(device, convolutions):
+    """cuDNN needs the activated input; the fused kernels compute it again."""
     x, weight = (images(*s, device=device) for s in ((2, 16, 8, 8), (32, 16, 3, 3)))
     gamma, beta = torch.ones(16, device=device), torch.zeros(16, device=device)
     parts = norm.moments(x)[1]
@@ -146,8 +146,8 @@ def test_lower(device):
 
 
 @pytest.mark.cuda
-def test_a_block_in_bf16_is_the_same_every_time():
-    """All kernels of this one are ours: sums are added in a fixed order."""
+def test_a_block_in_bf16_is_deterministic():
+    """All its kernels add sums in a fixed order."""
     plain = plain_block("first", "cuda")
     x = images(37, 16, 32, 32, device="cuda", dtype=torch.bfloat16)
     results = []

@@ -1,4 +1,4 @@
-"""The 3x3 convolutions: without a GPU that they compile, with one what they compute."""
+"""The 3x3 convolutions: they compile (without a GPU) and compute the right result (with one)."""
 
 from types import SimpleNamespace
 
@@ -11,10 +11,10 @@ from helpers import error
 pytest.importorskip("triton")
 from comatch.kernels import conv
 
-COUNTS = [(16, 32), (32, 32)]  # channels in and out that the kernels are made for
-GPUS = {"80": 166_912, "90": 232_448}  # bytes of shared memory that a block may ask for
+COUNTS = [(16, 32), (32, 32)]  # channels in and out that the kernels support
+GPUS = {"80": 166_912, "90": 232_448}  # bytes of shared memory available to a block
 
-# What the source and `conv` must agree on, said to the compiler.
+# Assertions in the source: what it and `conv` must agree on.
 AGREED = {
     "conv": """
 static_assert(9 * K_CH / 8 * N_CH * 16 + 2 * N_CH * 4 + TEAMS * X_TILE * 16 == SHARED);
@@ -31,7 +31,7 @@ static_assert(W_THREADS == THREADS);
 
 @pytest.fixture
 def launched(monkeypatch, tmp_path):
-    """Kernels that are neither compiled nor run; what would be is written down here."""
+    """Records kernels instead of compiling and running them."""
     seen = {"compiled": [], "launched": []}
 
     def compile(source, name):
@@ -54,7 +54,7 @@ def launched(monkeypatch, tmp_path):
 
 
 def call(piece, into, out, n=2, device="cpu", dtype=torch.bfloat16):
-    """One of the three kernels and its twin, on noise."""
+    """One of the three kernels and its reference implementation, on noise."""
     x = images(n, into, 32, 32, device=device, dtype=dtype)
     dy = images(n, out, 32, 32, device=device, dtype=dtype)
     weight = images(out, into, 3, 3, device=device) / 8
@@ -65,12 +65,12 @@ def call(piece, into, out, n=2, device="cpu", dtype=torch.bfloat16):
         "backward_input": (dy, x, coef, weight, SLOPE),
         "backward_weight": (dy, x, coef, SLOPE),
     }[piece]
-    kernel, twin = {
+    kernel, reference = {
         "backward_input": (conv.backward_input, conv_backward_input),
         "backward_weight": (conv.backward_weight, conv_backward_weight),
     }.get(piece, (conv.forward, conv_forward))
     precise = [a.double() if isinstance(a, torch.Tensor) else a for a in arguments]
-    return lambda: kernel(*arguments), lambda: twin(*precise)
+    return lambda: kernel(*arguments), lambda: reference(*precise)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def compiler():
 @pytest.mark.parametrize("piece", ["forward", "backward_input", "backward_weight"])
 @pytest.mark.parametrize(("into", "out"), COUNTS)
 def test_the_source_compiles_and_agrees_with_its_caller(compiler, launched, into, out, piece):
-    """Shared memory, padding included, and threads are what the source counts on."""
+    """Shared memory including padding, and threads, are what the source expects."""
     call(piece, into, out)[0]()
     ((name, source),) = launched["compiled"]
     ((grid, block, args, shared),) = launched["launched"]
@@ -100,7 +100,7 @@ def test_the_source_compiles_and_agrees_with_its_caller(compiler, launched, into
         assert binary.startswith(b"\x7fELF")
 
 
-def test_a_disagreement_would_be_noticed(compiler, launched):
+def test_a_disagreement_is_detected(compiler, launched):
     call("forward", 16, 32)[0]()
     ((name, source),) = launched["compiled"]
     numbers = "constexpr int SHARED = 0, THREADS = 512;"
@@ -118,8 +118,8 @@ def test_padding(rows, width):
     assert conv._tile(32, rows, width) == 4 * 16 * pieces
 
 
-def test_compiled_once_for_each_kind_of_gpu(launched, monkeypatch):
-    """The next process finds them on the disk."""
+def test_kernels_are_compiled_once_for_each_kind_of_gpu(launched, monkeypatch):
+    """The next process finds the binaries in the cache on disk."""
     for capability, times in (((9, 0), 1), ((9, 0), 1), ((8, 0), 2), ((8, 0), 2)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, c=capability: c)
         call("forward", 16, 32)[0]()
@@ -127,7 +127,7 @@ def test_compiled_once_for_each_kind_of_gpu(launched, monkeypatch):
         assert len(launched["compiled"]) == times
 
 
-def test_weights_may_lie_in_any_memory_format(launched):
+def test_weights_of_any_memory_format(launched):
     """The source reads them as [out][tap][in]."""
     x, weight = images(1, 16, 32, 32, dtype=torch.bfloat16), torch.randn(32, 16, 3, 3)
     conv.forward(x, torch.zeros(2, 16), weight, SLOPE)
@@ -160,13 +160,13 @@ def test_fits(monkeypatch):
     [(8, 166_912, True), (9, 232_448, True), (8, 101_376, False), (7, 232_448, False)],
 )
 def test_able(monkeypatch, major, memory, able):
-    """A100 and H100 are; consumer cards have too little shared memory, older ones no bf16."""
+    """A100 and H100 are supported. Consumer GPUs lack shared memory, older GPUs bf16."""
     gpu = SimpleNamespace(major=major, shared_memory_per_block_optin=memory)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     assert conv._able.__wrapped__(None) is able
 
 
-def test_able_asks_for_what_the_largest_kernel_takes(launched, monkeypatch):
+def test_able_requires_the_shared_memory_of_the_largest_kernel(launched, monkeypatch):
     for piece in ("forward", "backward_input", "backward_weight"):
         for into, out in COUNTS:
             call(piece, into, out)[0]()
@@ -189,8 +189,8 @@ def able():
 @pytest.mark.parametrize("piece", ["forward", "residual", "backward_input", "backward_weight"])
 @pytest.mark.parametrize(("into", "out"), COUNTS)
 def test_against_pytorch(into, out, piece, n):
-    kernel, twin = call(piece, into, out, n, "cuda")
-    result, truth = kernel(), twin()
+    kernel, reference = call(piece, into, out, n, "cuda")
+    result, truth = kernel(), reference()
     if piece == "backward_weight":
         result, truth = (result,), (truth,)
     else:
@@ -206,7 +206,7 @@ def test_against_pytorch(into, out, piece, n):
 @pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("piece", ["forward", "residual", "backward_input", "backward_weight"])
 @pytest.mark.parametrize(("into", "out"), COUNTS)
-def test_the_same_every_time(into, out, piece):
+def test_results_are_deterministic(into, out, piece):
     kernel, _ = call(piece, into, out, 133, "cuda")
     first, again = kernel(), kernel()
     if piece == "backward_weight":

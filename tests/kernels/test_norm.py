@@ -1,4 +1,4 @@
-"""Batch norm and activation, pass by pass, against autograd."""
+"""Batch norm and activation, each kernel against autograd."""
 
 import pytest
 import torch
@@ -17,13 +17,13 @@ SHAPES = [(3, 24, 6, 6), (2, 16, 8, 8), (1, 5, 3, 3), (7, 128, 1, 1)]
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    """Small tensors, and still several blocks for each of several programs."""
+    """Several blocks for each of several programs, in spite of small tensors."""
     monkeypatch.setattr(norm, "TILE", 256)
     monkeypatch.setattr(norm, "PROGRAMS", 3)
 
 
 def make(shape, device):
-    """x, gamma, beta and the gradient behind the activation."""
+    """x, gamma, beta and the gradient after the activation."""
     x, da = (images(*shape, device=device) for _ in range(2))
     gamma, beta = torch.rand(shape[1]) + 0.5, torch.randn(shape[1])
     return x + 0.5, gamma.to(device), beta.to(device), da
@@ -70,8 +70,8 @@ def test_variance_of_data_far_from_zero(device):
 
 
 def test_sums_are_added_in_double_precision(device):
-    """1,000 parts of 128 rows each, mean 300 and variance 1, of which each sum is exact."""
-    ones = torch.arange(1000.0) % 3 - 1  # the mean of a part is a little less or more
+    """1,000 partial sums over 128 rows each, with mean 300 and variance 1, each of them exact."""
+    ones = torch.arange(1000.0) % 3 - 1  # the mean of a part is slightly different
     parts = torch.stack([128 * (300 + ones / 128), 128 * (90_001 + 0 * ones)], 1)[:, :, None]
     rows = 128 * 1000
     mean = parts[:, 0].double().sum() / rows
@@ -99,7 +99,7 @@ def test_variance_of_a_constant_is_not_negative(device):
     ],
 )
 def test_backward_is_that_of_autograd(device, shape, stride):
-    """With a shortcut that looked at every pixel, at every second one, and with none."""
+    """With a shortcut of stride 1, of stride 2, and without a shortcut."""
     x, gamma, beta, da = make(shape, device)
     leaves = [tensor.clone().requires_grad_() for tensor in (x, gamma, beta)]
     a = F.leaky_relu(F.batch_norm(leaves[0], None, None, *leaves[1:], True, 0.1, EPS), SLOPE)
@@ -153,6 +153,6 @@ def test_add_parts(device, shape):
 @pytest.mark.parametrize("shape", [(3, 24, 6, 6), (2, 128, 5, 5), (4, 64, 1, 1)])
 def test_spread_is_the_gradient_of_the_mean(device, shape):
     like = images(*shape, device=device)
-    values = torch.randn(shape[1], shape[0], device=device).T  # not in the order of memory
+    values = torch.randn(shape[1], shape[0], device=device).T  # not contiguous
     truth = (values / (shape[2] * shape[3]))[:, :, None, None].expand(shape)
     assert error(norm.spread(values, like), truth) < 1e-6

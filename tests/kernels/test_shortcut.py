@@ -1,4 +1,4 @@
-"""The 1x1 convolution beside a block, that may skip pixels and activate its input."""
+"""The shortcut: a 1x1 convolution with a stride and an activated or plain input."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_forward_and_gradient_of_the_weight(device, tolerance, shape, stride, ac
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_backward_input(device, tolerance, shape):
-    """Of the pixels that were looked at, whatever the stride was."""
+    """The gradient of the pixels that the forward read, for any stride."""
     x, weight, _ = make(*shape, device)
     dy = images(shape[0], shape[2], shape[3], shape[3], device=device)
     dx = shortcut.backward_input(dy, weight)
@@ -52,7 +52,7 @@ def test_backward_input(device, tolerance, shape):
 @pytest.mark.parametrize("convolved", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_merge(device, tolerance, shape, convolved):
-    """What comes back through a shortcut that begins behind the activation."""
+    """The gradient through a shortcut that starts after the activation."""
     n, into, out, size = shape
     x, weight, coef = make(*shape, device)
     d = images(*x.shape, device=device)

@@ -1,4 +1,4 @@
-"""Memory-smoothed pseudo-labels against a softmax that is written down."""
+"""Memory-smoothed pseudo-labels against an explicit softmax."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ def truth(z, bank_z, bank_p, t):
 )
 @pytest.mark.parametrize("programs", [1, 264])
 def test_neighbours(device, monkeypatch, m, k, classes, width, programs):
-    """However the bank is shared out: to one program, or in as many parts as it has."""
+    """With the bank in one part or divided among as many programs as possible."""
     monkeypatch.setattr(smooth, "PROGRAMS", programs)
     z, bank_z, bank_p = make(m, k, classes, width, device)
     for t in (0.1, 1.0):
@@ -36,7 +36,7 @@ def test_neighbours(device, monkeypatch, m, k, classes, width, programs):
         assert error(q, truth(z, bank_z, bank_p, t)) < 5e-5
 
 
-def test_queries_need_not_lie_in_a_row(device):
+def test_queries_need_not_be_contiguous(device):
     z, bank_z, bank_p = make(20, 30, 5, 16, device)
     scattered = z.T.contiguous().T
     assert torch.equal(
@@ -44,20 +44,21 @@ def test_queries_need_not_lie_in_a_row(device):
     )
 
 
-def test_a_bank_of_opposites_at_the_coldest_temperature(device):
-    """The smallest affinities that can occur are still numbers."""
+def test_opposite_embeddings_at_the_lowest_temperature(device):
+    """The smallest possible affinities do not underflow."""
     z, _, bank_p = make(20, 20, 5, 16, device)
     bank_z = -z[:1].repeat(20, 1)
-    q = smooth.neighbours(z[:1], bank_z, bank_p, smooth.COLDEST)
+    q = smooth.neighbours(z[:1], bank_z, bank_p, smooth.MIN_TEMPERATURE)
     assert error(q, bank_p.mean(0, keepdim=True)) < 1e-5
 
 
-def test_an_empty_bank_gives_numbers(device):
-    """Before the first images are in it, all its rows are zero."""
+def test_an_empty_bank_gives_finite_values(device):
+    """All rows of an empty bank are zero."""
     z, _, _ = make(3, 1, 5, 16, device)
     bank_z, bank_p = torch.zeros(40, 16, device=device), torch.zeros(40, 5, device=device)
     assert torch.equal(
-        smooth.neighbours(z, bank_z, bank_p, smooth.COLDEST), torch.zeros(3, 5, device=device)
+        smooth.neighbours(z, bank_z, bank_p, smooth.MIN_TEMPERATURE),
+        torch.zeros(3, 5, device=device),
     )
 
 
@@ -65,10 +66,10 @@ def test_fits():
     def z(dtype=torch.float32, requires_grad=False):
         return SimpleNamespace(is_cuda=True, dtype=dtype, requires_grad=requires_grad)
 
-    bank_p = torch.zeros(7, smooth.WIDEST)
-    assert smooth.fits(z(), bank_p, smooth.COLDEST)
-    assert not smooth.fits(z(), bank_p, 0.9 * smooth.COLDEST)
-    assert not smooth.fits(z(), torch.zeros(7, smooth.WIDEST + 1), 0.2)
+    bank_p = torch.zeros(7, smooth.MAX_CLASSES)
+    assert smooth.fits(z(), bank_p, smooth.MIN_TEMPERATURE)
+    assert not smooth.fits(z(), bank_p, 0.9 * smooth.MIN_TEMPERATURE)
+    assert not smooth.fits(z(), torch.zeros(7, smooth.MAX_CLASSES + 1), 0.2)
     assert not smooth.fits(z(torch.float64), bank_p, 0.2)
     assert not smooth.fits(torch.zeros(3, 5), bank_p, 0.2)
     assert not smooth.fits(z(requires_grad=True), bank_p, 0.2), "it has no backward"

@@ -29,7 +29,7 @@ def test_forward(device, n, size, channels):
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert error(y, truth) < 1e-2
     assert len(parts) == min(3, -(-n * size**2 // 16))
-    assert error(parts.sum(0), sums(truth, truth)) < 1e-5  # of what it was before rounding
+    assert error(parts.sum(0), sums(truth, truth)) < 1e-5  # of the output before rounding
 
 
 def test_images_and_weights_are_rounded_as_autocast_does(device):

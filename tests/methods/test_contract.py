@@ -5,12 +5,10 @@ import copy
 import pytest
 import torch
 import torch._inductor.config
-import torch.nn.functional as F
 
 import comatch
 from comatch import methods
 from comatch.augment.policies import POLICIES
-from comatch.methods.method import Method, Step
 from comatch.nets import build_encoder
 from comatch.types import Task
 from helpers import random_batches
@@ -131,27 +129,49 @@ def test_compiled_agrees_with_eager_in_float64(method):
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-7, atol=1e-9)
 
 
+METHOD = """
+import torch
+import torch.nn.functional as F
+from comatch.methods import Method, Step
+
 class HardLabels(Method):
-    """A method of one's own, as the README promises: one class, its views, its loss."""
-
     views = ("weak", "strong")
-
-    class Config(methods.Method.Config):
-        method = "hard_labels"
 
     def forward(self, batch):
         weak, strong = batch.u
-        sizes = [len(batch.x), len(weak), len(strong)]
-        x, w, s = self.net(torch.cat([batch.x, weak, strong])).logits.split(sizes)
+        x, w, s = self.logits(batch.x, weak, strong)
         labels = w.detach().argmax(1)
         return Step(F.cross_entropy(x, batch.y) + F.cross_entropy(s, labels), {}, {}, labels)
+"""
 
 
-def test_a_new_method_is_one_class(tmp_path, tiny, monkeypatch):
-    monkeypatch.setitem(methods.METHODS, "hard_labels", HardLabels)
-    monkeypatch.setitem(methods.CONFIGS, "hard_labels", HardLabels.Config)
+def test_a_method_in_a_file(tmp_path, tiny):
+    file = tmp_path / "hard_labels.py"
+    file.write_text(METHOD)
     del tiny["bank_size"]
-    options = {"labels": 20, "method": "hard_labels", "steps": 4, "progress": False}
-    run = comatch.train("digits", **options, out=tmp_path / "run", settings=tiny)
+    options = {"labels": 20, "method": str(file), "steps": 4, "progress": False, "settings": tiny}
+    run = comatch.train("digits", **options, out=tmp_path / "run")
     assert run.summary["method"] == "hard_labels"
     assert comatch.load(run).predict(torch.zeros(2, 3, 8, 8, dtype=torch.uint8)).labels
+    again = comatch.train("digits", **options, out=tmp_path / "run", resume=True)
+    assert again.summary == run.summary
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "does not exist"),
+        ("x = 1", "must define one class derived from Method, not 0"),
+        (METHOD + METHOD.replace("HardLabels", "Other"), "not 2"),
+        ("import nowhere_to_be_found", "cannot be imported: ModuleNotFoundError"),
+        ("def forward(:", "cannot be imported: SyntaxError"),
+    ],
+)
+def test_a_file_without_a_usable_method(tmp_path, cli, content, message):
+    file = tmp_path / "mine.py"
+    if content is not None:
+        file.write_text(content)
+    code, _, err = cli("train", "digits", "--method", file)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

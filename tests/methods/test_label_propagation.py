@@ -7,13 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from comatch import methods, recipes
-from comatch.api import open_data
-from comatch.config import replace, settings_of
-from comatch.data import splits
+from comatch import methods
 from comatch.errors import UserError
 from comatch.nets import WideResNet
-from comatch.training.build import assemble
 from comatch.types import UNLABELLED, AllImages, Batch, Task
 
 CLASSES, B, MUB, IMAGES, LABELLED = 3, 4, 7, 30, 6
@@ -23,7 +19,7 @@ BUFFERS = ("label", "certainty", "class_weight")
 
 def make(steps=10, **settings):
     torch.manual_seed(0)
-    config = methods.CONFIGS["label_propagation"](**{"neighbours": 4, **settings})
+    config = methods.find("label_propagation").Config(**{"neighbours": 4, **settings})
     task = Task(CLASSES, steps, IMAGES, MEAN, STD)
     return methods.build(config, WideResNet(10, 1), task).double()
 
@@ -221,18 +217,12 @@ def test_killed_and_resumed_is_the_same(stop):
     assert (method.label >= 0).all()
 
 
-def test_the_truth_about_unlabelled_images_is_never_used(tmp_path, tiny):
-    """A whole run whose truth was exchanged learns the same; only its score differs."""
-    recipe = recipes.get("digits", "label_propagation")
-    known = {**settings_of(recipe), **settings_of(recipe.method)}
-    tiny = {key: value for key, value in tiny.items() if key in known}
-    recipe = replace(recipe, **tiny, labels=20, steps=6, warm_up=0.3, refreshes=2)
-    dataset = open_data(recipe, tmp_path)
+def test_true_labels_of_unlabelled_images_are_never_used(build_run):
+    """With other true labels, a run learns the same, and only its score differs."""
     states, scores = [], []
     for shift in (0, 1):
-        torch.manual_seed(0)
-        run = assemble(recipe, dataset, splits.make(dataset, recipe), torch.device("cpu"))
-        run.data.labels_u.copy_((run.data.labels_u + shift) % 10)
+        run = build_run(method="label_propagation", steps=6, warm_up=0.3, refreshes=2)
+        run.feed.labels_u.copy_((run.feed.labels_u + shift) % 10)
         for step in range(6):
             run.step(step)
         states.append(run.method.state_dict())
@@ -243,17 +233,11 @@ def test_the_truth_about_unlabelled_images_is_never_used(tmp_path, tiny):
     assert scores[0]["right"] != scores[1]["right"]
 
 
-def test_it_learns_from_neighbours(tmp_path, tiny):
-    """Raw features of an untrained network already tell digits apart better than chance."""
-    recipe = recipes.get("digits", "label_propagation")
-    known = {**settings_of(recipe), **settings_of(recipe.method)}
-    tiny = {key: value for key, value in tiny.items() if key in known}
-    recipe = replace(recipe, **tiny, labels=40, steps=30)
-    dataset = open_data(recipe, tmp_path)
-    torch.manual_seed(0)
-    run = assemble(recipe, dataset, splits.make(dataset, recipe), torch.device("cpu"))
-    run.method.refresh(run.data.everything())
-    right = (run.method.label == run.data.labels_u).double().mean()
+def test_propagated_labels_are_better_than_chance(build_run):
+    """Features of an untrained network already separate digits."""
+    run = build_run(method="label_propagation", labels=40, steps=30)
+    run.method.refresh(run.feed.everything())
+    right = (run.method.label == run.feed.labels_u).double().mean()
     assert right > 0.4
 
 

@@ -20,7 +20,7 @@ MEAN, STD = (0.5, 0.4, 0.6), (0.3, 0.2, 0.25)
 
 def make(**settings):
     torch.manual_seed(0)
-    config = methods.CONFIGS["remixmatch"](**settings)
+    config = methods.find("remixmatch").Config(**settings)
     task = Task(CLASSES, 8, MUB, MEAN, STD)
     method = methods.build(config, WideResNet(10, 1), task).double()
     with torch.no_grad():

@@ -18,7 +18,7 @@ CLASSES, B, MUB, IMAGES = 3, 4, 7, 12
 
 def make(name, steps=1, **settings):
     torch.manual_seed(0)
-    config = methods.CONFIGS[name](**settings)
+    config = methods.find(name).Config(**settings)
     method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, IMAGES)).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(10)  # predictions that differ from each other

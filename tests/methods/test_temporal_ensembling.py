@@ -17,7 +17,7 @@ CLASSES, B, MUB, IMAGES = 3, 4, 7, 12
 
 def make(steps=10, **settings):
     torch.manual_seed(0)
-    config = methods.CONFIGS["temporal_ensembling"](**settings)
+    config = methods.find("temporal_ensembling").Config(**settings)
     method = methods.build(config, WideResNet(10, 1), Task(CLASSES, steps, IMAGES)).double()
     with torch.no_grad():
         method.net.classifier.weight.mul_(10)  # predictions that differ from each other

@@ -1,4 +1,4 @@
-"""The fused wide ResNet against the plain one: output, gradients, running statistics."""
+"""The fused wide ResNet against PyTorch's layers: output, gradients, running statistics."""
 
 import copy
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def kernels():
 
 @pytest.fixture
 def precise(kernels, monkeypatch):
-    """The fused network with nothing rounded to bf16, so that every mistake is larger than that."""
+    """The fused network without rounding to bf16, so that small errors are visible."""
 
     def stem(x, weight):
         return kernels.norm.moments(F.conv2d(x, weight, padding=1))
@@ -40,7 +40,7 @@ def precise(kernels, monkeypatch):
 
 
 def network(name, device="cpu"):
-    """With norms that are not the identity, and one that follows slowly."""
+    """With norms that are not the identity, one of them with a low momentum."""
     net = WideResNet(*map(int, name.split("-")[1:])).to(device)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -51,13 +51,13 @@ def network(name, device="cpu"):
 
 
 def images(n, size, device):
-    """Numbers that bf16 can hold."""
+    """Images that are exactly representable in bf16."""
     x = torch.randn(n, 3, size, size).bfloat16().float()
     return x.to(device).contiguous(memory_format=LAST)
 
 
 def train(net, forward, x, times=1):
-    """A forward and a backward, a few times over."""
+    """A forward and a backward, several times."""
     weights = torch.randn(len(x), net.num_features, generator=torch.Generator().manual_seed(1))
     for _ in range(times):
         net.zero_grad()
@@ -73,8 +73,8 @@ def gradients(net):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the kernels are made for bf16")
 @pytest.mark.usefixtures("precise")
 @pytest.mark.parametrize(("name", "size"), [("wrn-10-1", 16), ("wrn-10-2", 8), ("wrn-16-1", 4)])
-def test_the_same_function(name, size):
-    """In float32. The first block of a narrow network has an activated identity as shortcut."""
+def test_same_function_in_float32(name, size):
+    """The first block of a narrow network has an activated identity as shortcut."""
     tolerance = 1e-4
     plain = network(name)
     quick = copy.deepcopy(plain)
@@ -102,7 +102,7 @@ def in_bf16(net, device):
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["wrn-10-1", "wrn-10-2"])
 def test_as_precise_as_autocast(device, name):
-    """Against float32: what is rounded to bf16 here and there costs either about as much."""
+    """Both networks differ from float32 by about the same rounding error."""
     true = network(name, device)
     plain, quick = copy.deepcopy(true), copy.deepcopy(true)
     plain.fused = False
@@ -121,7 +121,7 @@ def test_as_precise_as_autocast(device, name):
 
 
 @pytest.mark.usefixtures("kernels")
-def test_weights_in_pytorchs_own_memory_format(device):
+def test_weights_in_contiguous_memory(device):
     net = network("wrn-10-1", device)
     usual = copy.deepcopy(net).to(memory_format=torch.contiguous_format)
     x = images(3, 8, device)
@@ -130,12 +130,12 @@ def test_weights_in_pytorchs_own_memory_format(device):
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """Images of a given shape that say they lie on a GPU, in an autocast to bf16."""
+    """Images of a given shape that claim to be on a GPU, under autocast to bf16."""
     monkeypatch.setattr(fused, "in_bf16", lambda: True)
 
-    def images(height=32, width=32, **said):
+    def images(height=32, width=32, **claims):
         return SimpleNamespace(
-            **{"is_cuda": True, "requires_grad": False, "shape": (4, 3, height, width), **said}
+            **{"is_cuda": True, "requires_grad": False, "shape": (4, 3, height, width), **claims}
         )
 
     return images
@@ -157,7 +157,7 @@ def test_possible(on_a_gpu, monkeypatch):
 
 
 @pytest.mark.usefixtures("kernels")
-def test_only_while_training_in_bf16_and_if_wanted(on_a_gpu, monkeypatch):
+def test_possible_only_in_training_with_bf16_and_if_enabled(on_a_gpu, monkeypatch):
     net = WideResNet(10, 1)
     assert fused.possible(net.train(), on_a_gpu())
     assert not fused.possible(net.eval(), on_a_gpu())
@@ -175,7 +175,7 @@ def test_not_without_triton(on_a_gpu, monkeypatch):
 
 
 @pytest.mark.cuda
-def test_in_bf16_is_what_autocast_says():
+def test_in_bf16_follows_autocast():
     assert not fused.in_bf16()
     for dtype, expected in ((torch.bfloat16, True), (torch.float16, False)):
         with torch.autocast("cuda", dtype):
@@ -187,7 +187,7 @@ def test_in_bf16_is_what_autocast_says():
 @pytest.mark.cuda
 @pytest.mark.usefixtures("kernels")
 def test_wrn_28_2_on_a_gpu(monkeypatch):
-    """The paper's network: as far from float32 as PyTorch's bf16 is, or less."""
+    """The paper's network differs from float32 at most as much as PyTorch's bf16 does."""
     true = network("wrn-28-2", "cuda")
     plain, quick = copy.deepcopy(true), copy.deepcopy(true)
     plain.fused = False

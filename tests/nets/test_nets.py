@@ -13,7 +13,7 @@ def parameters(module):
 
 
 def test_wrn_28_2_has_the_known_size():
-    """1.47 million parameters with ten classes, as every paper that uses it says."""
+    """1.47 million parameters with ten classes, as published."""
     net = Network(build_encoder("wrn-28-2", 32), classes=10)
     assert parameters(net) == 1_467_610
     assert net.encoder(torch.zeros(2, 3, 32, 32)).shape == (2, 128)
@@ -43,13 +43,13 @@ def test_any_depth_and_width(name):
 
 
 @pytest.mark.parametrize("name", ["wrn-27-2", "wrn-4-2", "resnet19"])
-def test_networks_that_do_not_exist(name):
+def test_unknown_networks(name):
     with pytest.raises(UserError, match=name):
         build_encoder(name, 32)
 
 
 def macs(encoder, size):
-    """Multiply-adds of convolutions, counted on a real forward."""
+    """Multiply-adds of convolutions, counted in a forward."""
     total = 0
 
     def count(module, inputs, output):
@@ -64,8 +64,8 @@ def macs(encoder, size):
     return total
 
 
-def test_resnet18_on_stl10_costs_what_the_paper_says():
-    """The footnote of section 4.1: 0.34 G an image, so the standard stem at 96 pixels."""
+def test_resnet18_on_stl10_has_the_papers_cost():
+    """Footnote of section 4.1: 0.34 G multiply-adds an image, that is the standard stem."""
     standard = macs(build_encoder("resnet18", 96, "standard"), 96)
     assert standard / 1e9 == pytest.approx(0.34, abs=0.01)
 
@@ -78,7 +78,7 @@ def test_small_stems_keep_the_resolution():
     assert small.conv1.kernel_size == (3, 3)
 
 
-def test_half_a_stem_halves_the_resolution():
+def test_a_half_stem_halves_the_resolution():
     half = build_encoder("resnet18", 64, "half")
     assert half.forward_features(torch.zeros(2, 3, 64, 64)).shape[-1] == 4
     assert (half.conv1.kernel_size, half.conv1.stride) == ((3, 3), (2, 2))
@@ -99,12 +99,12 @@ def test_other_timm_models(name):
     torch.testing.assert_close(out.embedding.norm(dim=1), torch.ones(2))
 
 
-def test_a_stem_that_cannot_shrink_says_so():
+def test_a_stem_that_cannot_be_made_smaller_is_an_error():
     with pytest.raises(UserError, match="stem=standard"):
         build_encoder("vit_tiny_patch16_224", 64, "small")
 
 
-def test_heads_stay_precise_in_low_precision():
+def test_heads_compute_in_float32():
     net = Network(build_encoder("wrn-10-1", 16), classes=3, embedding_dim=8)
     net.compute_dtype = torch.bfloat16
     out = net(torch.randn(4, 3, 16, 16))

@@ -196,9 +196,7 @@ def moco_v2(embedding_dim=16):
     return {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": optimizer}
 
 
-@pytest.mark.parametrize(
-    "zipped", [True, False]
-)  # the published files are not zipped
+@pytest.mark.parametrize("zipped", [True, False])  # the published files are not zipped
 def test_moco_v2_in_its_published_layout(tmp_path, zipped):
     checkpoint, path = moco_v2(), tmp_path / "moco_v2_200ep_pretrain.pth.tar"
     torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)

@@ -29,7 +29,7 @@ SETTINGS = {
 
 def build(name, **settings):
     torch.manual_seed(0)
-    config = methods.METHODS[name].Config(**{**SETTINGS.get(name, {}), **settings})
+    config = methods.find(name).Config(**{**SETTINGS.get(name, {}), **settings})
     method = methods.build(config, build_encoder("wrn-10-1", 8), TASK).double()
     sync_batchnorm(method)
     return method

@@ -320,7 +320,7 @@ def test_every_method_learns_heads_alone(weights, tmp_path, method):
 @pytest.mark.parametrize("method", ROTATING)
 def test_a_method_that_rotates_images_is_refused(weights, tmp_path, method):
     settings = {key: value for key, value in FROZEN.items() if key != "bank_size"}
-    with pytest.raises(UserError, match=r"which way up images are.*--set frozen=no"):
+    with pytest.raises(UserError, match=r"rotates images.*--set frozen=no"):
         comatch.train(
             "digits", method=method, labels=20, steps=2, init=weights, device="cpu",
             settings=settings, out=tmp_path / "run", progress=False,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, resumable, say
+from comatch.cli.console import loading_torch, out, resumable, say
 from comatch.cli.options import DeviceOption
 
 
@@ -46,8 +46,9 @@ def detect(
     boxes and masks on val2017, below the paper's. Needs pycocotools:
     pip install "comatch\\[detection]".
     """
-    from comatch.commands.transfer import detection, tables
-    from comatch.commands.transfer.detection.setting import DetectionRequest
+    with loading_torch():
+        from comatch.commands.transfer import detection, tables
+        from comatch.commands.transfer.detection.setting import DetectionRequest
 
     request = DetectionRequest(coco, run, schedule, steps, batch, seed, device=device)
     with resumable("--resume"):

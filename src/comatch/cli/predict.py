@@ -32,12 +32,13 @@ def predict(
     """Classify images with a run's classifier and write the results to a CSV file."""
     check_images(images)
     with loading_torch():
-        from comatch import api
-        from comatch.classifier import predict_files
+        from comatch.classifier import load_classifier, predict_files
         from comatch.data.image_folder import find_images
+        from comatch.device import choose_device
+        from comatch.training.run_folder import folder_of
     from comatch.files import atomic_writer
 
-    classifier = api.load(run, device)
+    classifier = load_classifier(folder_of(run), choose_device(device))
     paths = find_images(images)
     unread: list[str] = []
     found: list[tuple[Path, str, float]] = []

@@ -109,10 +109,10 @@ def table1(
     [bold]comatch reproduce table1 --no-train[/]                what exists so far
     [bold]comatch reproduce table1 --no-train --from results --steps 5000[/]
 
-    Finished runs are counted, unfinished ones resumed, missing ones trained. A cell
-    has mean, deviation over seeds and number of seeds (default: five, as the paper).
-    A run counts only if its settings are those asked for, number of steps included;
-    the others are listed. --steps shortens the paper's schedule for all methods.
+    Finished runs are counted, unfinished ones resumed, missing ones trained.
+    A cell has mean, deviation and number of seeds (default: 0 to 4). A run
+    counts only if its settings are those asked for, --steps included; the
+    others are listed. --steps shortens the schedule of all methods.
 
     The folder (default: runs/table1) gets table1.md and table1.csv, which are
     updated after every run, and a folder for each column (cifar10-40, ...), as
@@ -153,11 +153,13 @@ def table2(
     [bold]comatch reproduce table2 IMAGENET --no-train[/]                what exists so far
     [bold]comatch reproduce table2 IMAGENET --shares 1 --steps 20000[/]  one column, shortened
 
-    Finished runs are counted, unfinished ones resumed, missing ones trained, each
-    with one seed as in the paper. With the paper's schedule a run takes days on one
-    GPU; --steps shortens it for all methods. The folder (default: runs/table2) gets
-    table2.md and table2.csv, which are updated after every run, and a folder for
-    each share (1pct, 1pct-pretrained, ...), as `comatch compare` makes them.
+    Finished runs are counted, unfinished ones resumed, missing ones trained
+    (default: seed 0). With the paper's schedule a run takes days on one GPU;
+    --steps shortens it for all methods.
+
+    The folder (default: runs/table2) gets table2.md and table2.csv, which are
+    updated after every run, and a folder for each share (1pct, 1pct-pretrained,
+    ...), as `comatch compare` makes them.
     """
     from comatch.commands.reproduce.table2 import table2
     from comatch.commands.reproduce.tables import beside_paper
@@ -192,14 +194,15 @@ def ablations(
     [bold]comatch reproduce ablations --no-train[/]     what exists so far
 
     T is the threshold of the pseudo-label graph, lambda_ctr the weight of the
-    contrastive loss, alpha the weight of the model's own prediction, K the size of
-    the memory bank. T and alpha are tried at values near the paper's, lambda_ctr and
-    K at multiples of the recipe's value. The recipe's own values are trained once a
-    seed (default: three) and shown in every panel.
+    contrastive loss, alpha the weight of the model's own prediction, K the size
+    of the memory bank. T and alpha are tried at values near the paper's,
+    lambda_ctr and K at multiples of the recipe's value. The recipe's own values
+    are trained once a seed (default: 0 to 2) and shown in every panel.
 
-    The folder (default: runs/ablations) gets ablations.md and ablations.csv, which
-    are updated after every run, the figure as ablations.png and ablations.svg, and
-    a folder for each setting. You can stop with Ctrl-C: the same command continues.
+    The folder (default: runs/ablations) gets ablations.md and ablations.csv,
+    which are updated after every run, the figure as ablations.png and .svg, and
+    a folder for each setting. You can stop with Ctrl-C: the same command
+    continues.
     """
     from comatch.commands.reproduce.ablations import COLUMNS, ablations
     from comatch.commands.reproduce.tables import sections
@@ -230,11 +233,12 @@ def curves(
     [bold]comatch reproduce curves runs/table1/cifar10-40 --out figures/cifar10-40[/]
 
     Three panels: accuracy of the confident pseudo-labels, share of confident
-    pseudo-labels, and test accuracy. Runs that differ only in their seed become one
-    line: their mean, with a band of their deviation. Runs that are still training
-    are drawn up to their last step.
+    pseudo-labels, and test accuracy. Runs that differ only in their seed become
+    one line: their mean, with a band of their deviation. Runs that are still
+    training are drawn up to their last step.
     """
-    from comatch.commands.reproduce import curves, figures
+    with loading_torch():
+        from comatch.commands.reproduce import curves, figures
     from comatch.figures import save
 
     paths = save(figures.curves(curves.read(runs)), stem)

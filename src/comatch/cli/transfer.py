@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from comatch.cli import detect
-from comatch.cli.console import out, resumable, say
+from comatch.cli.console import loading_torch, out, resumable, say
 from comatch.cli.options import DataDirOption, DeviceOption, words
 from comatch.errors import UserError
 
@@ -54,9 +54,10 @@ def linear(
     like that of the first run, with random weights. You can stop with Ctrl-C: the
     same command continues, and more encoders are added to what exists.
     """
-    from comatch.commands.transfer import tables
-    from comatch.commands.transfer.linear import LinearTest
-    from comatch.commands.transfer.linear import linear as evaluate
+    with loading_torch():
+        from comatch.commands.transfer import tables
+        from comatch.commands.transfer.linear import LinearTest
+        from comatch.commands.transfer.linear import linear as evaluate
 
     test = LinearTest(
         data,

@@ -20,7 +20,7 @@ from comatch.figures import GREY, STYLE
 EACH = 6  # most confident images of a class, and least confident ones
 CLASSES = 25  # most classes on a sheet: those with most images
 SIDE = 141  # pixels of an image on the sheet: what it has at the figure's resolution
-NAME, GAP, LINE = 2.2, 0.5, 1.3  # widths of name and gap, height of a row, in images
+NAME, GAP, LINE = 2.5, 0.5, 1.3  # widths of name and gap, height of a row, in images
 JPEG = (".jpg", ".jpeg")
 
 

@@ -1,8 +1,9 @@
 """K-fold cross-validation on the labels: an accuracy where there is no test part.
 
-The labelled images are dealt into K folds. For each fold the run is trained again without it, with
-the same settings and the same unlabelled images, and then predicts it. These classifiers have fewer
-labels than the run's own, so their accuracy is rather too low. The test part is not used.
+The labelled images are split into K folds. For each fold the run is trained again without these
+labels, with the same settings and the same unlabelled images, and then predicts them. These
+classifiers have fewer labels than the run's own, so their accuracy tends to be lower. The test part
+is not used.
 
 The predictions also calibrate the run's own classifier: a temperature is fitted to them.
 """
@@ -30,25 +31,25 @@ from comatch.training.run_folder import Run, RunFolder, folder_of
 from comatch.types import Dataset, Files
 
 
-class Asked(NamedTuple):
-    """A labelled image, and what a classifier that did not know its label takes it for."""
+class LabelCheck(NamedTuple):
+    """A labelled image, and the prediction of a classifier that was trained without its label."""
 
     path: str
     label: str
-    guess: str
-    probability: float  # of the guess
+    predicted: str
+    probability: float  # of the predicted class
 
 
 @dataclasses.dataclass(frozen=True)
 class CrossValidation:
     scores: Scores
-    temperature: float  # by which the logarithms of probabilities are divided from now on
-    asked: list[Asked]  # every labelled image, the surest mistakes first
+    temperature: float  # fitted: the run's classifier divides its log-probabilities by it
+    checks: list[LabelCheck]  # of every labelled image, the most confident mistakes first
     table: Path  # the same as CSV
 
     @property
-    def mistakes(self) -> list[Asked]:
-        return [one for one in self.asked if one.guess != one.label]
+    def mistakes(self) -> list[LabelCheck]:
+        return [one for one in self.checks if one.predicted != one.label]
 
 
 def cross_validate(
@@ -59,10 +60,10 @@ def cross_validate(
     device: str = "auto",
     progress: bool = True,
 ) -> CrossValidation:
-    """Trains a classifier for each fold, without that part of the labels, and asks it for them.
+    """Train a classifier for each fold without the labels of the fold, and predict these.
 
-    They lie in `folds` in the run's folder. Finished ones are not trained again, and one that was
-    stopped goes on.
+    The classifiers are run folders in `folds` in the run's folder. Finished ones are not trained
+    again, and an unfinished one is resumed.
     """
     require(folds >= 2, f"folds={folds}: must be at least 2")
     folder, where = folder_of(run), choose_device(device)
@@ -70,45 +71,45 @@ def cross_validate(
     require(folder.finished(), f"{folder.path} has not finished: train with --resume to go on")
     require(
         not recipe.dataset.validation and recipe.dataset.fold is None,
-        f"{folder.path} held images back already: its summary has `validation_top1`",
+        f"{folder.path} held images out already: its summary has `validation_top1`",
     )
     home = Path(data_dir) if data_dir else folder.data_dir()
     dataset = load_dataset(recipe.dataset, recipe.streaming, home, progress)
     dataset = dataclasses.replace(dataset, test=None)
-    jobs = jobs_for(folder, recipe, folds, dataset)
+    jobs = plan_folds(folder, recipe, folds, dataset)
 
-    answers = []
-    for one, part in jobs:
-        if not part.finished():
-            fit(part, one, dataset, where, home, open_bar(one, progress))
+    parts = []
+    for fold_recipe, fold_folder in jobs:
+        if not fold_folder.finished():
+            bar = open_bar(fold_recipe, progress)
+            fit(fold_folder, fold_recipe, dataset, where, home, bar)
             free_memory(where)
-        answers.append(ask(part, dataset, where))
-    names, p, labels = (
-        [name for answer in answers for name in answer.names],
-        torch.cat([answer.p for answer in answers]),
-        torch.cat([answer.labels for answer in answers]),
-    )
-    judged = accuracy.compare(p, labels)
-    asked = told(names, judged, dataset.classes)
+        parts.append(predict_fold(fold_folder, dataset, where))
+    names = [name for part in parts for name in part.names]
+    p, labels = (torch.cat(column) for column in ([x.p for x in parts], [x.labels for x in parts]))
+
+    predicted = accuracy.compare(p, labels)
+    checks = check_labels(names, predicted, dataset.classes)
     table = folder.path / "folds" / f"{folds}.csv"
-    text = to_csv([one._asdict() | {"probability": f"{one.probability:.6f}"} for one in asked])
+    text = to_csv([one._asdict() | {"probability": f"{one.probability:.6f}"} for one in checks])
     write_file(table, lambda file: file.write(text.encode()))
-    heat = temperature.fit(p, labels)
-    folder.describe("temperature", heat)
-    return CrossValidation(accuracy.score(judged, len(dataset.classes)), heat, asked, table)
+    fitted = temperature.fit(p, labels)
+    folder.describe("temperature", fitted)
+    scores = accuracy.score(predicted, len(dataset.classes))
+    return CrossValidation(scores, fitted, checks, table)
 
 
-def jobs_for(
+def plan_folds(
     folder: RunFolder, recipe: Recipe, folds: int, dataset: Dataset
 ) -> list[tuple[Recipe, RunFolder]]:
-    """What is trained for each fold, and where; what cannot be is told before the first is."""
+    """Recipe and folder of each fold. An impossible split is an error before the first run."""
     check_exists(recipe.model.init)
-    folder.load_split(dataset, recipe)  # the data must be what it was
+    folder.load_split(dataset, recipe)  # an error if the data changed
     jobs = []
     for part in range(1, folds + 1):
-        one = replace(recipe, fold=f"{part}/{folds}")
-        splits.make(dataset, one.dataset, one.split_seed)
-        jobs.append((one, RunFolder(folder.path / "folds" / f"{part}-of-{folds}")))
+        fold_recipe = replace(recipe, fold=f"{part}/{folds}")
+        splits.make(dataset, fold_recipe.dataset, fold_recipe.split_seed)
+        jobs.append((fold_recipe, RunFolder(folder.path / "folds" / f"{part}-of-{folds}")))
     return jobs
 
 
@@ -118,32 +119,38 @@ def open_bar(recipe: Recipe, progress: bool) -> OpenBar:
     )
 
 
-class Answer(NamedTuple):
+class HeldOut(NamedTuple):
+    """Predictions of a fold."""
+
     names: list[str]  # [n]
     p: Tensor  # [n, C]
-    labels: Tensor  # [n] the truth
+    labels: Tensor  # [n]
 
 
-def ask(folder: RunFolder, dataset: Dataset, device: torch.device) -> Answer:
-    """What a classifier makes of the labelled images that were kept from it."""
+def predict_fold(folder: RunFolder, dataset: Dataset, device: torch.device) -> HeldOut:
+    """Predict the labelled images that a fold's classifier was trained without."""
     split = folder.load_split(dataset, folder.recipe())
     assert split is not None  # the fold was trained
     part = dataset.train.subset(split.validation)
     classifier = load_classifier(folder, device)
     if not isinstance(part, Files):
-        return Answer(part.names, classifier.predict(part.images).probabilities, part.labels)
+        return HeldOut(part.names, classifier.predict(part.images).probabilities, part.labels)
     paths = [part.root / name for name in part.names]
     found = [p for _, p, _ in predict_files(classifier, paths)]
     rows = [row for row, p in enumerate(found) if p is not None]
-    require(bool(rows), f"none of the {len(part)} labelled images that are asked can be read")
-    read = part.subset(torch.tensor(rows))
-    return Answer(read.names, torch.stack([p for p in found if p is not None]), read.labels)
+    require(bool(rows), f"none of the {len(part)} labelled images of a fold can be read")
+    readable = part.subset(torch.tensor(rows))
+    p = torch.stack([p for p in found if p is not None])
+    return HeldOut(readable.names, p, readable.labels)
 
 
-def told(names: list[str], judged: accuracy.Predicted, classes: list[str]) -> list[Asked]:
-    """By name, the surest mistakes first."""
-    labels, guesses = (
-        [classes[c] for c in column.tolist()] for column in (judged.labels, judged.predictions)
+def check_labels(
+    names: list[str], predicted: accuracy.Predicted, classes: list[str]
+) -> list[LabelCheck]:
+    """A check for each name, the most confident mistakes first."""
+    labels, predictions = (
+        [classes[c] for c in column.tolist()]
+        for column in (predicted.labels, predicted.predictions)
     )
-    asked = map(Asked, names, labels, guesses, judged.confidence.tolist())
-    return sorted(asked, key=lambda one: (one.guess == one.label, -one.probability))
+    checks = map(LabelCheck, names, labels, predictions, predicted.confidence.tolist())
+    return sorted(checks, key=lambda one: (one.predicted == one.label, -one.probability))

@@ -1,10 +1,10 @@
 """A trained classifier as one file that runs without comatch.
 
-Images go in as they are decoded, uint8 [N, 3, S, S], and class probabilities [N, C] come out:
-normalisation and temperature are inside, and how an image becomes S pixels wide travels along. A
-`.pt2` file needs torch alone; an `.onnx` file runs in onnxruntime and its like, in any language.
+Input: decoded images, uint8 [N, 3, S, S]. Output: class probabilities [N, C]. Normalisation and
+temperature are part of the graph; the metadata describe the resizing. A `.pt2` file needs torch
+alone; an `.onnx` file runs in onnxruntime and other runtimes, in many languages.
 
-A file gets its name only once it was loaded again and has said what the run's classifier says.
+A file is kept only if it gives the same probabilities as the run's classifier after loading.
 """
 
 import importlib.util
@@ -32,15 +32,15 @@ from comatch.evaluation.temperature import soften
 from comatch.files import atomic_writer
 from comatch.training.run_folder import Run, folder_of
 
-KEY = "comatch"  # under which a file tells its classes and sizes, as JSON
-SQUARING = (
-    "upright, RGB; the shorter side scaled to `resize` pixels, bilinear, and the middle of the "
-    "longer one; of that the middle `image_size` x `image_size`; channels first, 0 to 255"
+KEY = "comatch"  # of the metadata: classes and sizes, as JSON
+PREPROCESSING = (
+    "upright, RGB; the shorter side resized to `resize` pixels, bilinear; centre crop of "
+    "`image_size` x `image_size`; channels first, 0 to 255"
 )
-TOLERANCE = 1e-4  # of a probability; rounding alone makes about a millionth
-LARGEST_ONNX = 2_130_000_000  # bytes of weights: an ONNX file ends at 2 GiB, all that is in it
+TOLERANCE = 1e-4  # of a probability; rounding alone gives about 1e-6
+LARGEST_ONNX = 2_130_000_000  # bytes of weights: a whole ONNX file has at most 2 GiB
 
-Ask = Callable[[Tensor], Tensor]  # images -> probabilities
+Predict = Callable[[Tensor], Tensor]  # images -> probabilities
 
 
 @dataclass(frozen=True)
@@ -48,35 +48,35 @@ class Exported:
     path: Path
     image_size: int
     classes: list[str]
-    difference: float | None  # the largest from the run's classifier; none: nothing here can run it
+    difference: float | None  # largest from the run's classifier; None: no runtime installed
 
 
 def export(run: str | Path | Run, out: str | Path | None = None) -> Exported:
-    """Writes a run's classifier to `out`, a `.pt2` or `.onnx` file, and checks what it says there.
+    """Write a run's classifier to a `.pt2` or `.onnx` file, and check its predictions.
 
-    Without `out` it is `model.pt2` in the run's folder.
+    `out` is by default `model.pt2` in the run's folder.
     """
     path = Path(out) if out else folder_of(run).path / "model.pt2"
-    form = form_of(path)
+    form = format_of(path)
     classifier = load_classifier(folder_of(run), choose_device("cpu"))
     try:
-        with silence(), atomic_writer(path) as file:
-            file.write(form.write(trace(classifier), json.dumps(described(classifier))))
+        with silent_exporters(), atomic_writer(path) as file:
+            file.write(form.write(trace(classifier), json.dumps(metadata(classifier))))
             file.flush()
-            difference = compare(form.open(Path(file.name)), classifier)
+            difference = compare(form.load(Path(file.name)), classifier)
     except UserError:
         raise
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
-    except Exception as error:  # exporters raise whatever a network leads them to
+    except Exception as error:  # exporters raise all kinds of errors
         raise UserError(
             f"this network cannot be written as {path.suffix}: {reason(error)}"
         ) from error
     return Exported(path, classifier.image_size, classifier.classes, difference)
 
 
-class Whole(nn.Module):
-    """From pixels to probabilities, as `Classifier.predict` goes; the projector stays behind."""
+class Exportable(nn.Module):
+    """From pixels to probabilities, as in `Classifier.predict`; without the projection head."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
@@ -93,69 +93,69 @@ class Whole(nn.Module):
 
 
 def trace(classifier: Classifier) -> ExportedProgram:
-    """The network as a list of plain operations, for any number of images."""
+    """The graph of the network, for any number of images."""
     size = classifier.image_size
-    two = torch.zeros(2, 3, size, size, dtype=torch.uint8)  # one might be taken for a constant
+    two = torch.zeros(2, 3, size, size, dtype=torch.uint8)  # a batch of 1 would be a constant
     with torch.no_grad():
         program = torch.export.export(
-            Whole(classifier).eval(), (two,), dynamic_shapes=({0: Dim("N")},)
+            Exportable(classifier).eval(), (two,), dynamic_shapes=({0: Dim("N")},)
         )
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # which names folders of this machine
+        node.meta.pop("stack_trace", None)  # it contains paths of this machine
     return program
 
 
-def described(classifier: Classifier) -> dict[str, object]:
+def metadata(classifier: Classifier) -> dict[str, object]:
     return {
         "classes": classifier.classes,
         "image_size": classifier.image_size,
         "resize": classifier.resize,
-        "squaring": SQUARING,
+        "preprocessing": PREPROCESSING,
     }
 
 
-def compare(ask: Ask | None, classifier: Classifier) -> float | None:
-    """The largest difference between both answers about random images, if a file can be asked."""
-    if ask is None:
+def compare(predict: Predict | None, classifier: Classifier) -> float | None:
+    """The largest difference of a probability on random images, if a runtime is installed."""
+    if predict is None:
         return None
     images = random_images(7, classifier.image_size)
     truth = classifier.predict(images).probabilities
-    said = torch.cat([ask(images[:1]), ask(images[1:])])  # one alone, and several
-    difference = (said - truth).abs().max().item()
+    exported = torch.cat([predict(images[:1]), predict(images[1:])])  # batches of 1 and 6
+    difference = (exported - truth).abs().max().item()
     require(
-        difference <= TOLERANCE,  # and so not, if it is no number
+        difference <= TOLERANCE,  # false for NaN too
         f"the exported file was not kept: it differs from the run's classifier by {difference:.0e}",
     )
     return difference
 
 
 def random_images(count: int, size: int) -> Tensor:  # uint8 [count, 3, size, size]
-    """Patches of colour with noise on them: noise alone looks all the same to a network."""
+    """Patches of colour with noise: a network's output on noise alone hardly varies."""
     random = torch.Generator().manual_seed(0)
     patches = torch.rand(count, 3, 4, 4, generator=random)
     noise = torch.rand(count, 3, size, size, generator=random) / 2
     return (F.interpolate(patches, (size, size)) / 2 + noise).mul(255).byte()
 
 
-class Form(NamedTuple):
-    """A kind of file: how it is written, with a note inside, and how it is asked."""
+class Format(NamedTuple):
+    """How a kind of file is written, with metadata in it, and how it is loaded."""
 
     write: Callable[[ExportedProgram, str], bytes]
-    open: Callable[[Path], Ask | None]
+    load: Callable[[Path], Predict | None]
 
 
-def write_pt2(program: ExportedProgram, note: str) -> bytes:
+def write_pt2(program: ExportedProgram, metadata: str) -> bytes:
     file = io.BytesIO()
-    torch.export.save(program, file, extra_files={KEY: note})
+    torch.export.save(program, file, extra_files={KEY: metadata})
     return file.getvalue()
 
 
-def open_pt2(path: Path) -> Ask:
+def load_pt2(path: Path) -> Predict:
     with path.open("rb") as file:
         return torch.no_grad()(torch.export.load(file).module())
 
 
-def write_onnx(program: ExportedProgram, note: str) -> bytes:
+def write_onnx(program: ExportedProgram, metadata: str) -> bytes:
     weights = sum(value.nbytes for value in program.state_dict.values())
     require(
         weights <= LARGEST_ONNX,
@@ -170,11 +170,11 @@ def write_onnx(program: ExportedProgram, note: str) -> bytes:
         verbose=False,
     )
     assert written is not None
-    written.model.metadata_props[KEY] = note
+    written.model.metadata_props[KEY] = metadata
     return written.model_proto.SerializeToString()
 
 
-def open_onnx(path: Path) -> Ask | None:
+def load_onnx(path: Path) -> Predict | None:
     if not importlib.util.find_spec("onnxruntime"):
         import onnx
 
@@ -186,15 +186,15 @@ def open_onnx(path: Path) -> Ask | None:
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
-FORMS = {".pt2": Form(write_pt2, open_pt2), ".onnx": Form(write_onnx, open_onnx)}
+FORMATS = {".pt2": Format(write_pt2, load_pt2), ".onnx": Format(write_onnx, load_onnx)}
 
 
-def form_of(path: Path) -> Form:
-    """The kind of file that its name asks for; what cannot be is told before anything is done."""
+def format_of(path: Path) -> Format:
+    """The format for the file's suffix; an error if it cannot be written here."""
     require(not path.is_dir(), f"{path} is a folder: name a file, as in {path / 'model.onnx'}")
-    form = FORMS.get(path.suffix.lower())
+    form = FORMATS.get(path.suffix.lower())
     if form is None:
-        raise UserError(f"{path}: the name decides what is written, so end it in .pt2 or .onnx")
+        raise UserError(f"{path}: the suffix decides the format, so end the name in .pt2 or .onnx")
     needed = ("onnx", "onnxscript") if form.write is write_onnx else ()
     missing = [name for name in needed if not importlib.util.find_spec(name)]
     require(
@@ -204,15 +204,15 @@ def form_of(path: Path) -> Form:
 
 
 def reason(error: BaseException) -> str:
-    """What exporters explain at length, in a line: what went wrong in the first place."""
+    """The first line of the error that caused the others."""
     while error.__cause__:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextmanager
-def silence() -> Iterator[None]:
-    """Exporters say much about themselves, and nothing that whoever calls them could mend."""
+def silent_exporters() -> Iterator[None]:
+    """Without the output, log and warnings of exporters, which are about their own code."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -55,6 +55,19 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def fetch_and_unpack(
+    url: str, archive: Path, md5: str, folder: Path, progress: bool = True
+) -> None:
+    """Unpack `archive` into `folder`. A missing archive is downloaded, and deleted afterwards."""
+    downloaded = not archive.is_file()
+    if downloaded:
+        fetch(url, archive, md5, progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    unpack(archive, folder)
+    if downloaded:
+        archive.unlink(missing_ok=True)
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar archive into `folder`: all of it or nothing, and never outside the folder.
 

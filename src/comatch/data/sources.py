@@ -1,4 +1,4 @@
-"""Where images come from: one function a source, all of them giving the same `Dataset`.
+"""Sources of images: one function for each, which returns a `Dataset`.
 
 A new source is a function `(data_dir, image_size, progress) -> Dataset` and its line in `SOURCES`.
 """
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comatch.data.downloads import fetch, unpack
+from comatch.data.downloads import fetch_and_unpack
 from comatch.data.image_folder import folder, read_labels, read_list
 from comatch.data.names import check_data
 from comatch.errors import UserError
@@ -32,7 +32,7 @@ def load(
     """The data set called `data`: a name in `SOURCES`, or the path of a folder of images.
 
     `image_size` None keeps a named source's own size. With a `labels_file`, its rows of path,label
-    or its list of images are the only labels. A folder's images may stay files: `stream`.
+    or its list of images are the only labels. With `stream`, a folder's images can stay on disk.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size} is no size: give a number of pixels")
@@ -46,9 +46,9 @@ def load(
 
 
 def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
-    """The same images, of which only those in the file are labelled: by name, or row of `train`.
+    """The same images; only those in the file are labelled, by name or by row of `train`.
 
-    The classes stay those of the data set, and its predefined folds go with its labels.
+    The classes are those of the data set. Its predefined folds are dropped with its labels.
     """
     rows = {str(i): i for i in range(len(dataset.train))}
     rows |= {name: i for i, name in enumerate(dataset.train.names)}
@@ -77,14 +77,14 @@ def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
 
 
 def digits(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8: real data that needs no file.
+    """scikit-learn's 1,797 handwritten digits of 8 x 8, which need no download.
 
-    They come without a test part. Ours is every fifth image (index % 5 == 4), always the same.
+    They have no test part; every fifth image (index % 5 == 4) is used as one.
     """
-    from sklearn.datasets import load_digits  # takes a second, which no other data set needs
+    from sklearn.datasets import load_digits  # slow to import
 
     bunch = load_digits()
-    grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # [1797, 8, 8], from 0..16
+    grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # [1797, 8, 8]; were 0 to 16
     images = stack([np.repeat(grey[:, None], 3, axis=1)], image_size or 8)
     labels = torch.from_numpy(bunch.target.astype(np.int64))
     everything = Images(images, labels, [str(i) for i in range(len(labels))])
@@ -101,34 +101,27 @@ def digits(data_dir: Path, image_size: int | None = None, progress: bool = True)
 
 
 class Archive(NamedTuple):
-    """A published archive, and how to know the folder that it unpacks to."""
+    """A published archive, and how to recognise the folder in it."""
 
     folder: str
-    marker: str  # a file of that folder which no other folder has
+    marker: str  # a file that only this folder has
     url: str
     md5: str
 
-    def beside(self, data_dir: Path) -> Path:
-        """Where the archive itself lies, or would."""
+    def path(self, data_dir: Path) -> Path:
+        """The path of the archive itself, whether or not it exists."""
         return data_dir / self.url.rpartition("/")[2]
 
 
 def obtain(data_dir: Path, *archives: Archive, progress: bool = True) -> tuple[Path, Archive]:
-    """The folder of one of these archives: found, else unpacked, else downloaded (the first)."""
+    """The folder of one of these archives: existing, else unpacked, else the first downloaded."""
     for archive in archives:
         if data_dir.name == archive.folder or (data_dir / archive.marker).is_file():
             return data_dir, archive
         if (data_dir / archive.folder).is_dir():
             return data_dir / archive.folder, archive
-    for archive in archives:
-        if archive.beside(data_dir).is_file():
-            unpack(archive.beside(data_dir), data_dir)
-            return data_dir / archive.folder, archive
-    archive = archives[0]
-    packed = archive.beside(data_dir)
-    fetch(archive.url, packed, archive.md5, progress)
-    unpack(packed, data_dir)
-    packed.unlink(missing_ok=True)
+    archive = next((a for a in archives if a.path(data_dir).is_file()), archives[0])
+    fetch_and_unpack(archive.url, archive.path(data_dir), archive.md5, data_dir, progress)
     return data_dir / archive.folder, archive
 
 
@@ -163,7 +156,7 @@ def cifar10(data_dir: Path, image_size: int | None = None, progress: bool = True
     for name in CIFAR10_BATCHES:
         images, labels = read(where / f"{name}{suffix}")
         _check(where / f"{name}{suffix}", images, labels, classes)
-        if batches and len(labels) != len(batches[0][1]):  # cut off between two images
+        if batches and len(labels) != len(batches[0][1]):  # truncated between two images
             why = f"{len(labels)} images, other batches have {len(batches[0][1])}"
             raise _damaged(where / f"{name}{suffix}", why)
         batches.append((images, labels))
@@ -200,7 +193,7 @@ def _pickled_classes(path: Path) -> list[str]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """A pickle may name any function to be called; this one knows those of numpy's arrays."""
+    """Loads numpy arrays only. An ordinary unpickler calls any function that the file names."""
 
     allowed = frozenset(
         [
@@ -209,7 +202,7 @@ class _ArraysOnly(pickle.Unpickler):
             ("numpy.core.multiarray", "_reconstruct"),
             ("numpy._core.multiarray", "_reconstruct"),
             ("numpy._core.numeric", "_frombuffer"),
-            ("_codecs", "encode"),  # how Python 3 writes bytes for Python 2
+            ("_codecs", "encode"),  # bytes that Python 3 wrote for Python 2
         ]
     )
 
@@ -224,7 +217,7 @@ def _unpickle(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = _ArraysOnly(file, encoding="bytes").load()
         return {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
-    except Exception as error:  # a damaged pickle may lead to any exception
+    except Exception as error:  # a damaged pickle can cause any exception
         raise _damaged(path, error) from error
 
 
@@ -242,13 +235,13 @@ STL10 = Archive(
 def stl10(data_dir: Path, image_size: int | None = None, progress: bool = True) -> Dataset:
     """STL-10: 5,000 labelled, 100,000 unlabelled, 8,000 test images of 96 x 96, and ten folds.
 
-    A fold is 1,000 of the labelled images, which come first; the paper uses the first five folds.
+    The labelled images come first. A fold is 1,000 of them; the paper uses the first five folds.
     """
     where, _ = obtain(data_dir, STL10, progress=progress)
     size = image_size or 96
     classes = _lines(where / "class_names.txt")
     train, test, unlabelled = (
-        # These files go down the columns, one after the other.
+        # These files store images column by column.
         _memory_map(where / f"{part}_X.bin", 3, 96, 96).transpose(0, 1, 3, 2)
         for part in ("train", "test", "unlabeled")
     )
@@ -269,7 +262,7 @@ def stl10(data_dir: Path, image_size: int | None = None, progress: bool = True) 
 
 
 def _folds(path: Path, images: int) -> list[list[int]]:
-    """A line of indices, from zero, for each fold."""
+    """The indices of each fold: one line each, counted from zero."""
     try:
         folds = [[int(row) for row in line.split()] for line in _lines(path)]
     except ValueError as error:
@@ -286,13 +279,13 @@ SOURCES: dict[str, Callable[[Path, int | None, bool], Dataset]] = {
 }
 
 
-# ------------------------------------------------------------------- what the sources share
+# ------------------------------------------------------------------------------- helpers
 
 
 def stack(parts: Sequence[np.ndarray], size: int) -> Tensor:  # [N, 3, H, W] each -> [N, 3, S, S]
-    """All images in one tensor, resized where need be as Pillow's bilinear filter does.
+    """All images in one tensor, resized if necessary as by Pillow's bilinear filter.
 
-    It is filled piece by piece, so that memory-mapped gigabytes are never held twice.
+    It is filled in chunks, so that memory-mapped data is not in memory twice.
     """
     images = torch.empty(sum(map(len, parts)), 3, size, size, dtype=torch.uint8)
     start = 0
@@ -311,7 +304,7 @@ def _numbered(part: str, count: int) -> list[str]:
 
 
 def _memory_map(path: Path, *shape: int) -> np.ndarray:
-    """The bytes of a file as [N, *shape], read only when they are looked at."""
+    """The bytes of a file as [N, *shape], read when they are used."""
     try:
         return np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, *shape)
     except (OSError, ValueError) as error:  # ValueError: empty, or not a whole number of records

@@ -1,10 +1,8 @@
-"""Which labels the learner may see: drawn class by class, by seed, and written down by name.
+"""Splits: which images are labelled, unlabelled or held out, drawn class by class from a seed.
 
-Each class is shuffled once. Labelled images are taken from the front of a class and validation
-images from its back, so holding a validation part out does not change which images are
-labelled. A fold is a part of the labelled images themselves: where forty labels are all there is,
-each can be asked once of a learner that does not know it. The test part is a data set of its own
-and is not known here.
+Each class is shuffled once. Labelled images are the first of a class and validation images the
+last, so holding out images does not change which ones are labelled. A fold holds out a part of the
+labelled images themselves, for cross-validation on few labels. The test part is not split here.
 """
 
 import zlib
@@ -24,20 +22,20 @@ from comatch.types import Dataset, Files, Part
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the training images, by what they are used for."""
+    """Rows of the training images, by their use."""
 
     labelled: Tensor  # [n]
     unlabelled: Tensor  # [m]
     validation: Tensor  # [v]
-    origin: str  # how the labelled rows were chosen, for people
-    seed: int | None = None  # that the validation rows follow from, if they do
+    origin: str  # how the labelled rows were chosen, in words
+    seed: int | None = None  # of the validation rows, if they were drawn by seed
 
 
 def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
-    """What `restore` needs to make the same split again and to notice that the data changed.
+    """What `restore` needs to restore the split and to detect that the data changed.
 
-    Labelled images are listed by name. So are the labels held out of a fold; validation images may
-    be thousands, so only their number, seed and digest are written, from which they follow.
+    Labelled images are listed by name, and so are those held out by a fold. Validation images can
+    be thousands, so only their number, seed and digest are recorded.
     """
     images, classes = dataset.train, dataset.classes
 
@@ -86,7 +84,7 @@ def make(dataset: Dataset, config: DataConfig, seed: int) -> Split:
         validation += rows[len(rows) - share :].tolist()
         by_class[c] = rows[: len(rows) - share]
 
-    fold = _fold(dataset, seed, config.labels)
+    fold = _predefined_fold(dataset, seed, config.labels)
     if fold is not None:
         labelled, origin = sorted(set(fold) - set(validation)), f"predefined fold {seed}"
     else:
@@ -100,18 +98,18 @@ def make(dataset: Dataset, config: DataConfig, seed: int) -> Split:
         if each is None:
             origin = f"all {len(labelled)} labels{listed}"
     if config.fold is not None:
-        validation = _left_out(dataset, labelled, config.fold, random)
-        asked = set(validation)
-        labelled = [row for row in labelled if row not in asked]
+        validation = _fold_rows(dataset, labelled, config.fold, random)
+        held_out = set(validation)
+        labelled = [row for row in labelled if row not in held_out]
         origin += f", without part {config.fold} of them"
     drawn = seed if config.validation else None
     return _finish(dataset, labelled, validation, origin, drawn)
 
 
 def restore(dataset: Dataset, config: DataConfig, written: dict[str, Any]) -> Split:
-    """The split that `to_json` wrote; the data must still be the same.
+    """The split that `to_json` wrote. The data must not have changed.
 
-    Older versions listed validation images by name, too.
+    Older versions listed validation images by name.
     """
     images = dataset.train
     if written["fingerprint"] != fingerprint(images) or written["classes"] != dataset.classes:
@@ -135,25 +133,25 @@ def restore(dataset: Dataset, config: DataConfig, written: dict[str, Any]) -> Sp
 
 
 def _from_seed(split: Split) -> dict[str, Any]:
-    """The validation images as the seed that they follow from, and a digest of their rows."""
+    """The number of validation images, their seed, and a digest of their rows."""
     rows = ",".join(map(str, split.validation.tolist())).encode()
     digest = f"{zlib.crc32(rows):08x}"
     return {"images": len(split.validation), "seed": split.seed, "digest": digest}
 
 
 def fingerprint(images: Part) -> str:
-    """A short number that changes with any name, label or pixel.
+    """A checksum of all names, labels and pixels.
 
-    Of images that stay files, the lengths of some stand for the pixels of all.
+    For images on disk, it covers the sizes of some files instead of the pixels.
     """
     crc = zlib.crc32("\n".join(images.names).encode())
     crc = zlib.crc32(images.labels.numpy().tobytes(), crc)
     if isinstance(images, Files):
         for name in images.names[:: max(1, len(images) // 10_000)]:
-            with suppress(OSError):  # what cannot be read is counted when it is met
+            with suppress(OSError):  # unreadable files are counted during training
                 crc = zlib.crc32(b"%d" % (images.root / name).stat().st_size, crc)
         return f"{crc:08x}"
-    for chunk in images.images.split(4096):  # in pieces: a big set is not copied whole
+    for chunk in images.images.split(4096):  # in chunks, so that the set is not copied as a whole
         crc = zlib.crc32(chunk.contiguous().numpy(), crc)
     return f"{crc:08x}"
 
@@ -177,33 +175,33 @@ def _finish(
     )
 
 
-def _fold(dataset: Dataset, seed: int, labels: float | None) -> list[int] | None:
-    """Data sets with folds of their own use them where the number of labels agrees."""
+def _predefined_fold(dataset: Dataset, seed: int, labels: float | None) -> list[int] | None:
+    """The predefined fold of that number, if it has as many labels as are wanted."""
     if seed < len(dataset.folds) and len(dataset.folds[seed]) == labels:
         return dataset.folds[seed]
     return None
 
 
-def _left_out(
+def _fold_rows(
     dataset: Dataset, labelled: list[int], fold: str, random: np.random.Generator
 ) -> list[int]:
-    """One of several parts of the labelled rows: they are dealt out like cards, class by class.
+    """One of several parts of the labelled rows, which are dealt out in turns, class by class.
 
-    So parts have about as many of each class, and none has a class to itself.
+    So all parts have about the same number of images of each class.
     """
     part, parts = parse_fold(fold)
     if parts > len(labelled):
         raise UserError(f"{len(labelled)} labels are too few for {parts} parts: use fewer folds")
-    every, labels = np.array(labelled), dataset.train.labels.numpy()[labelled]
-    cards: list[int] = []
+    rows, labels = np.array(labelled), dataset.train.labels.numpy()[labelled]
+    order: list[int] = []
     for c, name in enumerate(dataset.classes):
-        rows = every[labels == c]
-        if len(rows) < 2:
+        of_class = rows[labels == c]
+        if len(of_class) < 2:
             raise UserError(
                 f"class '{name}' has one labelled image, which cannot be left out: label two"
             )
-        cards += random.permutation(rows).tolist()
-    return cards[part - 1 :: parts]
+        order += random.permutation(of_class).tolist()
+    return order[part - 1 :: parts]
 
 
 def _validation_rows(validation: float, rows: int, classes: int) -> int:

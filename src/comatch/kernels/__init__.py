@@ -1,7 +1,7 @@
-"""Kernels for a GPU: a wide ResNet's training step in as few passes over memory as can be.
+"""GPU kernels that fuse a wide ResNet's training step to reduce memory traffic.
 
-`block` puts together what the others do: `conv` (CUDA C++, in `conv3x3.cu`), `norm`, `stem` and
-`shortcut` (Triton); `smooth` is the attention of the memory bank, `squares` scales images. Each
-has a plain twin that it is tested against, on a CPU in the interpreter of Triton. See
-docs/performance.md.
+`block` combines the others: `conv` (CUDA C++, in `conv3x3.cu`), `norm`, `stem` and `shortcut`
+(Triton). `smooth` is the attention of the memory bank, and `squares` resizes images. Each kernel is
+tested against a reference implementation; on a CPU the Triton kernels run in Triton's interpreter.
+See docs/performance.md.
 """

@@ -1,11 +1,11 @@
-"""A pre-activation block with one forward and one backward, and the two ends of the network.
+"""A pre-activation block as one autograd function, and the first and last layers of the network.
 
     y   = conv1(leaky(norm1(x)))
     out = conv2(leaky(norm2(y))) + shortcut
 
-Each piece gives, beside its output, the parts of the sums of that output: the next norm need not
-look at it again. `conv.fits` says which convolutions run with norm and activation inside; the
-others are cuDNN's, with the passes of `norm` around them.
+Each layer returns its output and partial sums of that output, so the next norm need not read it
+again. `conv.fits` says which convolutions run fused with norm and activation. The others run in
+cuDNN, with the kernels of `norm` before and after.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ LAST = torch.channels_last
 
 
 class Unit(NamedTuple):
-    """What norm, activation and convolution leave for their backward."""
+    """What the forward of norm, activation and convolution saves for the backward."""
 
     coef: Tensor  # [2, C] scale and shift
     stats: Tensor  # [2, C] mean and variance
-    active: Tensor  # what the convolution saw; empty where that is computed again
+    active: Tensor  # the input of the convolution; empty where the backward recomputes it
 
 
 class Settings(NamedTuple):
@@ -58,7 +58,7 @@ def _unit(
     x: Tensor, parts: Tensor, gamma: Tensor, beta: Tensor, weight: Tensor, stride: int,
     residual: Tensor | None, keep: bool, s: Settings,
 ) -> tuple[Tensor, Tensor, Unit]:  # fmt: skip
-    """conv(leaky(norm(x))) (+ residual), the parts of its sums, and what to keep."""
+    """conv(leaky(norm(x))) (+ residual), its partial sums, and what the backward needs."""
     coef, stats = norm.statistics(parts, _rows(x), gamma, beta, s.eps)
     inside = conv.fits(x, weight, stride)
     active = norm.apply(x, coef, s.slope) if keep or not inside else x.new_empty(0)
@@ -75,9 +75,9 @@ def _unit_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, gamma, beta and weight.
 
-    A shortcut adds `to_x` to that of x or, where it begins behind the activation, comes back there:
-    `beside` is the gradient at its end and its weight. The gradient of the weight is made last:
-    before it, what the norm's backward reads is still in the cache.
+    The gradient of a shortcut from x is `to_x`. For a shortcut from the activation, `beside` is the
+    gradient of its output, and its weight. The gradient of the weight is computed last, because the
+    inputs of the norm's backward are still in the cache before.
     """
     inside = conv.fits(x, weight, stride)
     if inside:
@@ -100,7 +100,7 @@ def _unit_backward(
 
 
 class Block(Function):
-    """out, the parts of its sums, and the statistics of both norms."""
+    """out, its partial sums, and the statistics of both norms."""
 
     @staticmethod
     def forward(
@@ -142,7 +142,7 @@ class Block(Function):
 
 
 class Lower(Function):
-    """Weights in bf16 for cuDNN, all at once, and their gradients back."""
+    """Weights in bf16 for cuDNN, all in one kernel, and their gradients in float32."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -160,7 +160,7 @@ def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 class Stem(Function):
-    """The first convolution, of images that want no gradient, and the parts of its sums."""
+    """The first convolution and its partial sums; the images need no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ class Stem(Function):
 
 
 class Features(Function):
-    """The mean over each image of the last norm and activation, and that norm's statistics."""
+    """The last norm and activation, averaged over each image, and that norm's statistics."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""The 3x3 convolutions of `conv3x3.cu`, compiled for the shapes that are asked for.
+"""The 3x3 convolutions of `conv3x3.cu`, compiled for the shapes that are used.
 
-They are CUDA C++ and not Triton because all nine taps read one tile in shared memory, at places
-that Triton cannot address. NVRTC, which comes with PyTorch, compiles them: no toolkit is needed.
+They are CUDA C++ and not Triton, because all nine taps read one tile in shared memory at offsets
+that Triton cannot address. NVRTC, a part of PyTorch, compiles them: no CUDA toolkit is needed.
 """
 
 import functools
@@ -45,7 +45,7 @@ def _processors(device: torch.device) -> int:
 
 
 def fits(x: Tensor, weight: Tensor, stride: int) -> bool:
-    """Whether these kernels are made for a convolution, and the GPU for these kernels."""
+    """Whether these kernels support the convolution, and the GPU supports these kernels."""
     size_fits = x.shape[-1] == x.shape[-2] == 32
     return size_fits and stride == 1 and made_for(weight) and x.is_cuda and _able(x.device)
 
@@ -57,7 +57,7 @@ def made_for(weight: Tensor) -> bool:
 @functools.cache
 def _able(device: torch.device) -> bool:
     if not (hasattr(nvrtc, "_nvrtc_compile") and hasattr(nvrtc, "_cuda_load_module")):
-        return False  # a PyTorch that has moved them
+        return False  # this version of PyTorch has other names
     gpu = torch.cuda.get_device_properties(device)
     most = TEAMS * (_tile(32, ROWS + 2, 34) + _tile(32, ROWS, 32))
     return gpu.major >= 8 and gpu.shared_memory_per_block_optin >= most
@@ -66,14 +66,14 @@ def _able(device: torch.device) -> bool:
 def forward(
     x: Tensor, coef: Tensor, weight: Tensor, slope: float, residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """conv(leaky(scale x + shift)) (+ residual), and the parts of its sums [blocks, 2, C]."""
+    """conv(leaky(scale x + shift)) (+ residual), and its partial sums [blocks, 2, C]."""
     return _conv(x, coef, weight, slope, residual, weight.shape[0], False)
 
 
 def backward_input(
     dy: Tensor, x: Tensor, coef: Tensor, weight: Tensor, slope: float
 ) -> tuple[Tensor, Tensor]:
-    """dn, the gradient before the activation, and the parts of its sums [blocks, 2, C]."""
+    """dn, the gradient before the activation, and its partial sums [blocks, 2, C]."""
     return _conv(dy, coef, weight, slope, x, weight.shape[1], True)
 
 
@@ -95,7 +95,7 @@ def _conv(
         "conv", x.device, shared, K_CH=into, N_CH=channels, SIZE=size, ROWS=ROWS, TEAMS=TEAMS,
         WARPS=WARPS, STAGGER=STAGGER, BACKWARD=int(backward), SLOPE=f"{slope}f",
     )  # fmt: skip
-    beside = x.new_empty(0) if beside is None else beside  # of which the address is null
+    beside = x.new_empty(0) if beside is None else beside  # its address is null
     kernel(
         grid=(blocks, 1, 1), block=(32 * TEAMS * WARPS, 1, 1), shared_mem=shared,
         args=[x, coef, weight, beside, out, parts, n * size // ROWS],

@@ -1,20 +1,21 @@
-// A 3x3 convolution of few channels together with what stands around it in a pre-activation block.
+// A 3x3 convolution of few channels, fused with the batch norm and activation around it in a
+// pre-activation block.
 //
-// A convolution of 32 channels moves more bytes than it multiplies numbers, and the batch norm
-// around it moves the same bytes several times more. Here a tile of the input with a border of one
-// pixel is read once into shared memory; norm and activation happen on the way in; all nine taps
-// are matrix products out of shared memory; and what the next norm wants to know of the output, a
-// sum and a sum of squares per channel, is added up on the way out.
+// A convolution of 32 channels is limited by memory, and the batch norm around it reads and writes
+// the same data several times more. Here a tile of the input with a border of one pixel is read
+// once into shared memory; norm and activation are applied while it is read; all nine taps are
+// matrix products from shared memory; and the sums that the next norm needs, of the output and of
+// its squares per channel, are computed while it is written.
 //
-// Pictures are [N, SIZE, SIZE, channels] in bf16, weights [out][tap][in] in float32. The caller
+// Images are [N, SIZE, SIZE, channels] in bf16, weights [out][tap][in] in float32. The caller
 // defines K_CH (channels of the input), N_CH (of the output; both multiples of 16), SIZE, ROWS (of
-// a picture in a tile), SLOPE (of the activation), TEAMS, WARPS (of a team) and BACKWARD.
+// an image in a tile), SLOPE (of the activation), TEAMS, WARPS (of a team) and BACKWARD.
 
 typedef unsigned int u32;
 
 constexpr int PIXELS = ROWS * SIZE;  // of one tile
 constexpr int WIDE = SIZE + 2;       // a row with its border
-constexpr int TILES = SIZE / ROWS;   // of one picture
+constexpr int TILES = SIZE / ROWS;   // of one image
 
 // Shared memory holds 8 channels (16 bytes) of all pixels, then the next 8: eight neighbouring
 // pixels are 128 bytes in a row, wherever they begin, so any tap reads without bank conflicts. The
@@ -47,7 +48,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Copies 16 bytes while the thread goes on.
+// Copies 16 bytes asynchronously.
 __device__ __forceinline__ void copy16(uint4* to, const uint4* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address(to)), "l"(from) : "memory");
 }
@@ -57,7 +58,7 @@ __device__ __forceinline__ void meet(int team, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(team + 1), "r"(threads) : "memory");
 }
 
-// Teams that begin together would read together and multiply together ever after.
+// Delays teams differently. Otherwise all would read, and then multiply, at the same time.
 __device__ __forceinline__ void stagger(int team) {
   if (STAGGER && team) __nanosleep(team * STAGGER);
 }
@@ -68,8 +69,8 @@ __device__ __forceinline__ u32 norm_act(u32 pair, const float* scale, const floa
 }
 
 // Visits the 16-byte pieces of a tile with its border that belong to a thread: where each goes in
-// the tile, where it comes from in the picture, and in which row it lies. BATCH pieces are read
-// (`first`) before any is written (`then`), so that many reads are under way at a time.
+// the tile, where it comes from in the image, and in which row it lies. BATCH pieces are read
+// (`first`) before any is written (`then`), so that many reads are in flight.
 template <int CH, int THREADS, int BATCH, typename First, typename Then>
 __device__ __forceinline__ void visit(int thread, int row0, First first, Then then) {
   constexpr int CHUNKS = CH / 8, PIECES = (ROWS + 2) * SIZE * CHUNKS;
@@ -87,11 +88,11 @@ __device__ __forceinline__ void visit(int thread, int row0, First first, Then th
       }
 }
 
-// Reads a tile; ACT: turned into leaky(scale x + shift) on the way. Zeros beyond the picture.
+// Reads a tile; ACT: as leaky(scale x + shift). Zeros outside the image.
 template <int CH, bool ACT, int THREADS, int BATCH>
 __device__ __forceinline__ void read(uint4* tile, const uint4* __restrict__ in,
                                      const float* __restrict__ coef, int thread, int t) {
-  const uint4* picture = in + t / TILES * (SIZE * SIZE * CH / 8);
+  const uint4* image = in + t / TILES * (SIZE * SIZE * CH / 8);
   float scale[8], shift[8];
   if (ACT) {
     const float4* mine = (const float4*)(coef + thread % (CH / 8) * 8);
@@ -102,7 +103,7 @@ __device__ __forceinline__ void read(uint4* tile, const uint4* __restrict__ in,
   visit<CH, THREADS, BATCH>(thread, t % TILES * ROWS,
     [&](int i, int at, int row) {
       v[i] = make_uint4(0, 0, 0, 0);
-      if (row >= 0 && row < SIZE) v[i] = __ldg(picture + at);
+      if (row >= 0 && row < SIZE) v[i] = __ldg(image + at);
     },
     [&](int i, int place, int row) {
       if (ACT && row >= 0 && row < SIZE) {
@@ -115,7 +116,7 @@ __device__ __forceinline__ void read(uint4* tile, const uint4* __restrict__ in,
     });
 }
 
-// The borders left and right of a picture are zero; no tile ever writes there.
+// The borders left and right of an image are zero; no tile writes there.
 __device__ __forceinline__ void clear(uint4* tile, int size, int thread, int threads) {
   for (int i = thread; i < size; i += threads) tile[i] = make_uint4(0, 0, 0, 0);
 }
@@ -123,9 +124,9 @@ __device__ __forceinline__ void clear(uint4* tile, int size, int thread, int thr
 // ---------------------------------------------------------------------------------------------
 // BACKWARD = 0:   y = conv(leaky(scale x + shift)) (+ beside), and the sums of y and y^2
 // BACKWARD = 1:   dn = leaky'(n) conv^T(dy), n = scale beside + shift, and the sums of dn and
-//                 dn beside: all that the backward of the norm needs
+//                 dn beside, which the backward of the norm needs
 //
-// The teams of a block share the weights and work on tiles of their own, so that one reads while
+// The teams of a block share the weights and process different tiles, so that one reads while
 // another multiplies.
 
 constexpr int TEAM = 32 * WARPS, X_TILE = K_CH / 8 * X_PLANE;
@@ -133,11 +134,11 @@ constexpr int EACH = (ROWS + 2) * SIZE * (K_CH / 8) / TEAM;  // pieces of a tile
 constexpr int EIGHTS = N_CH / 8;                       // of output channels
 constexpr int ACROSS = SIZE / 16;                      // sixteens of pixels in a row
 constexpr int STRIP = PIXELS / (16 * WARPS);           // rows of sixteen pixels, for each warp
-constexpr int MINE = N_CH / 4;                         // channels that a thread ends up with
+constexpr int MINE = N_CH / 4;                         // channels of the result that a thread holds
 
 struct alignas(MINE * 2 < 16 ? MINE * 2 : 16) Channels { u32 pair[MINE / 2]; };
 
-// What the end of a tile will ask for is brought near while the tile is multiplied.
+// Prefetches the data for the end of a tile while the tile is multiplied.
 __device__ __forceinline__ void prefetch(const Channels* beside, int first, int quarter) {
   if (beside == nullptr) return;
 #pragma unroll
@@ -166,7 +167,7 @@ conv(const uint4* __restrict__ in, const float* __restrict__ coef, const float* 
     int k, n, tap;
     if (BACKWARD) { n = i % N_CH; tap = 8 - i / N_CH % 9; k = i / N_CH / 9; }
     else          { k = i % K_CH; tap = i / K_CH % 9;     n = i / K_CH / 9; }
-    // Dealt so that each thread ends up with a quarter of the channels in a row.
+    // Distributed so that each thread holds a quarter of consecutive channels.
     const int place = n % MINE / 2 * 8 + n / MINE * 2 + n % 2;
     ((unsigned short*)taps)[((tap * (K_CH / 8) + k / 8) * N_CH + place) * 8 + k % 8] =
         (unsigned short)pack(weight[i], 0.f);
@@ -185,7 +186,7 @@ conv(const uint4* __restrict__ in, const float* __restrict__ coef, const float* 
 
   stagger(team);
   for (int t = blockIdx.x * TEAMS + team; t < tiles; t += gridDim.x * TEAMS) {
-    meet(team, TEAM);  // the last tile has been used
+    meet(team, TEAM);  // the previous tile is no longer needed
     read<K_CH, !BACKWARD, TEAM, EACH>(tile, in, coef, thread, t);
     meet(team, TEAM);
     prefetch(beside, t * PIXELS + strip + group, quarter);
@@ -203,7 +204,7 @@ conv(const uint4* __restrict__ in, const float* __restrict__ coef, const float* 
           for (int f = 0; f < EIGHTS / 2; f++)
             load4(b[down][f],
                   at_tap + (((down * 3 + across) * (K_CH / 8) + k * 2) * N_CH + f * 16) * 16);
-        // A row of the input serves three rows of the output; the next is loaded meanwhile.
+        // A row of the input is used for three rows of the output; the next is loaded meanwhile.
 #pragma unroll
         for (int row = 0; row < STRIP + 2; row++) {
           if (row + 1 < STRIP + 2)
@@ -276,7 +277,7 @@ conv(const uint4* __restrict__ in, const float* __restrict__ coef, const float* 
 // ---------------------------------------------------------------------------------------------
 // dW[out][tap][in] = sum over pixels of dy[pixel][out] leaky(scale x + shift)[pixel + tap][in]
 //
-// A team is three warps, and each keeps the three taps of a row in registers over all its tiles.
+// A team is three warps; each accumulates the three taps of a row in registers over all tiles.
 
 #if !BACKWARD
 constexpr int W_TEAM = 96, W_THREADS = W_TEAM * TEAMS, DY_TILE = EIGHTS * DY_PLANE;
@@ -291,7 +292,7 @@ weight_gradient(const uint4* __restrict__ in, const float* __restrict__ coef,
   uint4* gradient = tile + X_TILE;                    // [N_CH / 8][DY_PLANE]
   clear(tile, X_TILE, thread, W_TEAM);
 
-  // Read transposed: pixels are what is summed over, channels are rows and columns of the product.
+  // Read transposed: the product sums over pixels; its rows and columns are channels.
   const u32 at_x = address(tile + part % 2 * X_PLANE + tap_row * WIDE + part / 2 * 8 + r);
   const u32 at_dy = address(gradient + part / 2 * DY_PLANE + part % 2 * 8 + r);
   float w[3][K_CH / 16][EIGHTS][4] = {};
@@ -326,7 +327,7 @@ weight_gradient(const uint4* __restrict__ in, const float* __restrict__ coef,
     }
   }
 
-  // The teams meet in shared memory, in which the gradient is ordered as the weight is.
+  // The teams add their results in shared memory, in the order of the weight.
   float* table = (float*)shared;
   for (int turn = 0; turn < TEAMS; turn++) {
     __syncthreads();

@@ -1,15 +1,15 @@
-"""Batch norm and activation with as few passes over memory as the mathematics allows, in Triton.
+"""Batch norm and activation with as few passes over memory as possible, in Triton.
 
-Tensors are [rows, C] in channels-last memory, whatever images they are. With n = scale x + shift,
-where scale = gamma / sqrt(var + eps) and shift = beta - mean scale:
+Tensors of any image size are [rows, C] in channels-last memory. With n = scale x + shift, where
+scale = gamma / sqrt(var + eps) and shift = beta - mean scale:
 
-    forward    moments          sums of x and x^2 (of x + other, which is written on the way)
+    forward    moments          sums of x and x^2 (of x + other, which it also writes)
                apply            a = leaky(n)
     backward   backward_sums    sums of dn and dn x, with dn = leaky'(n) da
                backward_apply   dx = k1 dn + k2 x + k3 (+ other)
 
-Sums are made of parts, one per program, that are added in a fixed order: the same every time. A
-pass goes through memory against the one before it: what that touched last is still in the cache.
+Each program computes partial sums, which are added in a fixed order, so results are reproducible. A
+pass reads memory in the opposite order to the pass before: the last data is still in the cache.
 """
 
 import torch
@@ -17,13 +17,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 4096  # numbers that a program has in hand at a time
-PROGRAMS = 528  # that make sums: 4 for each multiprocessor of an H100 or H200
+TILE = 4096  # elements that a program processes at a time
+PROGRAMS = 528  # that compute sums: 4 for each multiprocessor of an H100 or H200
 
 
 @triton.jit
 def _place(block, rows, C: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Where the numbers of a block of ROWS rows lie, and which of them there are."""
+    """Offsets of the elements of a block of ROWS rows, and which of them exist."""
     row = block * ROWS + tl.arange(0, ROWS)[:, None]
     channel = tl.arange(0, WIDTH)[None, :]
     return row.to(tl.int64) * C + channel, (row < rows) & (channel < C)
@@ -92,7 +92,7 @@ def _backward_sums(
 
 @triton.jit
 def _beside(at, C: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr):
-    """Where numbers lie in a tensor of every STRIDE-th pixel, and which of them are there."""
+    """Offsets in a tensor of every STRIDE-th pixel, and which of the pixels it has."""
     pixel, channel = at // C, at % C
     row, column = pixel // SIZE, pixel % SIZE  # of all images: their height divides by STRIDE
     place = (row // STRIDE * (SIZE // STRIDE) + column // STRIDE) * C + channel
@@ -106,7 +106,7 @@ def _backward_apply(
     SLOPE: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
-    if not ACT:  # no sums were made before, that went backwards
+    if not ACT:  # `backward_sums`, which goes backwards, did not run before
         block = tl.num_programs(0) - 1 - block
     at, there = _place(block, rows, C, WIDTH, ROWS)
     value = tl.load(x + at, there, 0).to(tl.float32)
@@ -126,7 +126,7 @@ def _backward_apply(
 
 @triton.jit
 def _add_parts(parts, count, C: tl.constexpr, LANES: tl.constexpr, MANY: tl.constexpr):
-    """The two sums of LANES channels, in double precision: they will be subtracted."""
+    """The two sums of LANES channels, in double precision because they will be subtracted."""
     channel = tl.program_id(0) * LANES + tl.arange(0, LANES)
     one = tl.zeros([MANY, LANES], tl.float64)
     two = tl.zeros([MANY, LANES], tl.float64)
@@ -167,7 +167,7 @@ def _coefficients(
     along = (two - mean * one) * rstd  # sum of dn x^, with x^ = (x - mean) rstd
     tl.store(dgamma + channel, along.to(tl.float32), there)
     tl.store(dbeta + channel, one.to(tl.float32), there)
-    # dx = gamma rstd (dn - mean(dn) - x^ mean(dn x^)), sorted by what stands with dn, with x, alone
+    # dx = gamma rstd (dn - mean(dn) - x^ mean(dn x^)), as coefficients of dn, of x, and a constant
     k1 = tl.load(gamma + channel, there, 0).to(tl.float64) * rstd
     k2 = -k1 * rstd * along / rows
     tl.store(k + channel, k1.to(tl.float32), there)
@@ -204,7 +204,7 @@ def table(beside: Tensor, *shape: int) -> Tensor:
 
 
 def moments(x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x (+ other), and the parts of its sums [programs, 2, C]."""
+    """x (+ other), and its partial sums [programs, 2, C]."""
     rows, channels, width, take = _sizes(x)
     blocks = triton.cdiv(rows, take)
     programs = min(PROGRAMS, blocks)
@@ -219,7 +219,7 @@ def moments(x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
 def statistics(
     parts: Tensor, rows: int, gamma: Tensor, beta: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Scale and shift [2, C] of the norm, and mean and variance [2, C] of what it norms."""
+    """Scale and shift [2, C] of the norm, and mean and variance [2, C] of its input."""
     count, _, channels = parts.shape
     many = min(1024, triton.next_power_of_2(count))
     coef, stats = table(parts, 2, channels), table(parts, 2, channels)
@@ -237,7 +237,7 @@ def apply(x: Tensor, coef: Tensor, slope: float) -> Tensor:
 
 
 def backward_sums(da: Tensor, x: Tensor, coef: Tensor, slope: float) -> Tensor:
-    """The parts [programs, 2, C] of the sums of dn and dn x."""
+    """Partial sums [programs, 2, C] of dn and dn x."""
     rows, channels, width, take = _sizes(x)
     blocks = triton.cdiv(rows, take)
     programs = min(PROGRAMS, blocks)
@@ -262,9 +262,9 @@ def coefficients(
 def backward_apply(
     d: Tensor, x: Tensor, coef: Tensor | None, k: Tensor, slope: float, other: Tensor | None = None
 ) -> Tensor:
-    """With `coef`, `d` is the gradient behind the activation; without, the one before it.
+    """With `coef`, `d` is the gradient after the activation; without, the one before it.
 
-    `other` may be smaller: a gradient of every second pixel of each row and column, say.
+    `other` may be a gradient of every STRIDE-th pixel of each row and column.
     """
     rows, channels, width, take = _sizes(x)
     size = x.shape[-1]
@@ -290,7 +290,7 @@ def _spread(values, out, pixels, C: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.
 
 
 def spread(values: Tensor, like: Tensor) -> Tensor:
-    """The gradient of a mean over each image: [N, C] shared out to all pixels."""
+    """The gradient of a mean over each image: [N, C] divided among all pixels."""
     n, channels, height, width = like.shape
     out = torch.empty_like(like)
     wide = triton.next_power_of_2(channels)

@@ -1,7 +1,7 @@
-"""The shortcut of a block whose shape changes: a 1x1 convolution that may skip pixels, in Triton.
+"""The shortcut of a block whose shape changes: a 1x1 convolution with a stride, in Triton.
 
-It reads the pixels that it looks at where they lie, and applies norm and activation on the way
-where its input is the activated one, so nothing is copied or written down for it.
+It reads the strided pixels directly, and applies norm and activation to them if its input is the
+activated one, so no intermediate tensor is written.
 """
 
 import torch
@@ -15,8 +15,8 @@ PIXELS = 128
 
 
 @triton.jit
-def _looked_at(pixel, SIZE: tl.constexpr, STRIDE: tl.constexpr):
-    """The pixel of the input behind a pixel of the output, which is SIZE pixels wide."""
+def _source(pixel, SIZE: tl.constexpr, STRIDE: tl.constexpr):
+    """The pixel of the input for a pixel of the output, which is SIZE pixels wide."""
     row = pixel // SIZE * STRIDE  # of all images; an image's rows are a multiple of STRIDE
     return row * SIZE * STRIDE + pixel % SIZE * STRIDE
 
@@ -26,10 +26,10 @@ def _input(
     x, coef, block, pixels, SIZE: tl.constexpr, STRIDE: tl.constexpr, IN: tl.constexpr,
     ACT: tl.constexpr, SLOPE: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """[PIXELS, IN]: what the convolution sees for a block of its output."""
+    """[PIXELS, IN]: the input of the convolution for a block of its output."""
     pixel = block * PIXELS + tl.arange(0, PIXELS)[:, None]
     channel = tl.arange(0, IN)[None, :]
-    at = _looked_at(pixel, SIZE, STRIDE).to(tl.int64) * IN + channel
+    at = _source(pixel, SIZE, STRIDE).to(tl.int64) * IN + channel
     value = tl.load(x + at, pixel < pixels, 0).to(tl.float32)
     if ACT:
         n = value * tl.load(coef + channel) + tl.load(coef + IN + channel)
@@ -45,7 +45,7 @@ def _forward(
     seen = _input(x, coef, tl.program_id(0), pixels, SIZE, STRIDE, IN, ACT, SLOPE, PIXELS)
     channel = tl.arange(0, OUT)[None, :]
     w = tl.load(weight + channel * IN + tl.arange(0, IN)[:, None]).to(tl.float32)
-    value = tl.dot(seen, w)  # in TF32: more precise than bf16, and as fast as memory here
+    value = tl.dot(seen, w)  # in TF32: more precise than bf16, and memory is the bottleneck
     pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None]
     at = pixel.to(tl.int64) * OUT + channel
     tl.store(y + at, value.to(y.dtype.element_ty), pixel < pixels)
@@ -95,7 +95,7 @@ def _merge(
 
 
 def _sizes(y: Tensor) -> tuple[int, int, int]:
-    """Pixels of all images, and in how many blocks and programs they are worked on."""
+    """Pixels of all images, and the numbers of blocks and programs that process them."""
     pixels = y.numel() // y.shape[1]
     blocks = triton.cdiv(pixels, PIXELS)
     return pixels, blocks, min(PROGRAMS, blocks)
@@ -123,7 +123,7 @@ def backward_weight(
     """The gradient of the weight [out, in, 1, 1], in float32."""
     into, out = x.shape[1], dy.shape[1]
     pixels, blocks, programs = _sizes(dy)
-    programs = min(programs, PROGRAMS // 2)  # their parts are large
+    programs = min(programs, PROGRAMS // 2)  # their partial sums are large
     parts = table(x, programs, out, into, 1, 1)
     _backward_weight[(programs,)](
         dy, x, coef, parts, pixels, blocks, dy.shape[-1], stride, into, out, coef is not None,
@@ -133,7 +133,7 @@ def backward_weight(
 
 
 def backward_input(dy: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of the pixels that were looked at."""
+    """The gradient of the pixels that the forward read."""
     n, out, height, width = dy.shape
     rows = dy.permute(0, 2, 3, 1).reshape(-1, out)
     dx = rows @ weight.view(out, -1).to(dy.dtype)
@@ -143,9 +143,9 @@ def backward_input(dy: Tensor, weight: Tensor) -> Tensor:
 def merge(
     d: Tensor, dout: Tensor, weight: Tensor | None, x: Tensor, coef: Tensor, slope: float
 ) -> tuple[Tensor, Tensor]:
-    """The gradient before the activation: `d`, and what a shortcut sends to behind it.
+    """The gradient before the activation: `d` plus that of a shortcut from after the activation.
 
-    Also gives the parts of its sums [programs, 2, C], as `norm.backward_sums` does.
+    Also returns its partial sums [programs, 2, C], as `norm.backward_sums` does.
     """
     pixels, blocks, programs = _sizes(x)
     into = x.shape[1]

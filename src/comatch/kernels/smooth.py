@@ -1,9 +1,9 @@
-"""Memory-smoothed pseudo-labels without writing the affinities down, in Triton.
+"""Memory-smoothed pseudo-labels without storing the affinities, in Triton.
 
     q = sum_k exp((z . z_k - 1) / t) p_k  /  sum_k exp((z . z_k - 1) / t)
 
-Embeddings have length one, so no exponent is above zero and none needs a maximum first: the sums
-over parts of the bank can be made side by side and added, however large the bank is.
+Embeddings have length one, so no exponent is above zero and the softmax needs no maximum. So the
+sums over parts of the bank are computed in parallel and added.
 """
 
 import torch
@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, KEYS = 64, 64
-COLDEST = 0.03  # temperature below which exp(-2 / t) is no number any more
-WIDEST = 128  # classes
+MIN_TEMPERATURE = 0.03  # below, exp(-2 / t) underflows
+MAX_CLASSES = 128
 PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
 
 
@@ -55,14 +55,20 @@ def _sums(
 
 
 def fits(z: Tensor, bank_p: Tensor, t: float) -> bool:
-    """Without a gradient, in float32; wider tables are better multiplied the usual way."""
-    wanted = torch.is_grad_enabled() and z.requires_grad
+    """Whether the kernel can be used: no gradient, float32, and not too many classes."""
+    gradient = torch.is_grad_enabled() and z.requires_grad
     full = z.dtype == bank_p.dtype == torch.float32
-    return z.is_cuda and full and not wanted and t >= COLDEST and bank_p.shape[1] <= WIDEST
+    return (
+        z.is_cuda
+        and full
+        and not gradient
+        and t >= MIN_TEMPERATURE
+        and bank_p.shape[1] <= MAX_CLASSES
+    )
 
 
 def neighbours(z: Tensor, bank_z: Tensor, bank_p: Tensor, t: float) -> Tensor:
-    """The mean of the bank's probabilities [K, C], weighed by affinity to each z: [M, C]."""
+    """The mean of the bank's probabilities [K, C], weighted by affinity to each z: [M, C]."""
     z = z.contiguous()
     (m, depth), (k, classes) = z.shape, bank_p.shape
     tiles = triton.cdiv(m, ROWS)

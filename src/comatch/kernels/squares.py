@@ -1,9 +1,8 @@
-"""Images of any size to squares of one size, all in one pass, in Triton.
+"""Resize and crop images of any size to squares of one size, in one kernel, in Triton.
 
 Pillow's bilinear filter is a weighted mean along rows, rounded, then one along columns. A program
-makes a line of one colour of one square: it finds the pixels under the filter by the address of the
-image, so images need not be put side by side first, and by the distances between its pixels, so
-colours may come one after the other or pixel by pixel.
+computes a line of one channel of one square. It reads the image at its address and with its
+strides, so images need not be copied into one tensor and can have any memory format.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LINE = 256  # pixels of a square's line that a program makes
+LINE = 256  # pixels of a square's line that a program computes
 
 
 @triton.jit
 def _weight(pixel, centre, radius):
-    """Of a pixel in a new one: falls from one in the centre to zero at the radius."""
+    """The weight of a pixel: one in the centre, falling to zero at the radius."""
     return tl.maximum(1 - tl.abs(pixel + 0.5 - centre) / radius, 0.0)
 
 
@@ -28,7 +27,7 @@ def _fit(whence, facts, squares, side, LINE: tl.constexpr):
     x = tl.program_id(2) * LINE + tl.arange(0, LINE)
     fact, layout = facts + n * 5, whence + n * 5
     tall, wide = tl.load(fact).to(tl.int32), tl.load(fact + 1).to(tl.int32)
-    next_row, next_pixel = tl.load(layout + 3), tl.load(layout + 4)  # distances
+    next_row, next_pixel = tl.load(layout + 3), tl.load(layout + 4)  # strides
     scale = tl.load(fact + 4)
     radius = tl.maximum(scale, 1.0)
     down = tl.load(fact + 2) + (y + 0.5) * scale
@@ -57,17 +56,17 @@ def _fit(whence, facts, squares, side, LINE: tl.constexpr):
 
 
 def fit(
-    images: list[Tensor], places: Sequence[float], squares: Tensor, rows: Sequence[int]
+    images: list[Tensor], positions: Sequence[float], squares: Tensor, rows: Sequence[int]
 ) -> None:
-    """Scales images [3, H, W] of any size and writes them to these rows of squares [N, 3, R, R].
+    """Resize and crop images [3, H, W] of any size into these rows of squares [N, 3, R, R].
 
-    The shorter side becomes R pixels; a place says where along the longer one the square is, from 0
-    to 1.
+    The shorter side becomes R pixels. A position between 0 and 1 is that of the square along the
+    longer side.
     """
     side, device = squares.shape[-1], squares.device
     sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.float)  # [n, 2]
     shorter = sizes.amin(1, keepdim=True)
-    begin = (sizes - shorter) * torch.tensor(places, dtype=torch.float)[:, None]
+    begin = (sizes - shorter) * torch.tensor(positions, dtype=torch.float)[:, None]
     facts = torch.cat([sizes, begin, shorter / side], 1)  # [n, 5]
     whence = [
         (image.data_ptr(), row, *image.stride()) for image, row in zip(images, rows, strict=True)

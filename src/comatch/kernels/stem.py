@@ -1,6 +1,6 @@
-"""The first convolution: three channels are too few for the kernels of a library, in Triton.
+"""The first convolution, in Triton: library kernels are slow for three channels.
 
-A block of pixels with the 27 numbers around each, padded to 32, is one side of a matrix product.
+It is a matrix product with the 27 values around each pixel, padded to 32.
 """
 
 import torch
@@ -15,7 +15,7 @@ PIXELS = 128
 
 @triton.jit
 def _rounded(value):
-    """As precise as bf16: TF32, in which the products are made, then loses nothing."""
+    """Round to bf16, which the TF32 of the matrix product represents exactly."""
     return value.to(tl.bfloat16).to(tl.float32)
 
 
@@ -65,7 +65,7 @@ def _backward(
 
 
 def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """conv(x) for float32 images [N, 3, S, S], and the parts of its sums [programs, 2, C]."""
+    """conv(x) for float32 images [N, 3, S, S], and its partial sums [programs, 2, C]."""
     n, _, size, _ = x.shape
     weight = weight.contiguous(memory_format=torch.channels_last)
     channels, pixels = weight.shape[0], n * size * size

@@ -1,8 +1,18 @@
-"""Every method by its name: import it and add it to the list, and the command line knows it."""
+"""The methods by their names. A new one is a file here and a line in the list below.
+
+A method outside of the package is found by the path of its file.
+"""
+
+import functools
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from comatch.config import MethodConfig, check_name
+from comatch.errors import UserError
 from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
 from comatch.methods.fixmatch import FixMatch
@@ -41,17 +51,54 @@ METHODS: dict[str, type[Method]] = {
         Supervised,
     )
 }
-CONFIGS: dict[str, type[MethodConfig]] = {name: m.Config for name, m in METHODS.items()}
+
+
+def find(name: str) -> type[Method]:
+    """The method of this name, or the one in a file: `fixmatch` or `my_method.py`."""
+    if name.endswith(".py"):
+        return load(str(Path(name).expanduser().absolute()))
+    check_name(name, METHODS, "method")
+    return METHODS[name]
+
+
+@functools.cache
+def load(path: str) -> type[Method]:
+    """The method that a file defines. Its name is the path, so that a run can be resumed."""
+    if not Path(path).is_file():
+        raise UserError(f"there is no method in {path}: the file does not exist")
+    name = f"comatch_method_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Method) and value.__module__ == name
+    ]
+    if len(found) != 1:
+        raise UserError(
+            f"{path} must define one subclass of comatch.methods.Method, not {len(found)}"
+        )
+    (method,) = found
+    if "Config" not in vars(method):
+        method.Config = dataclass(frozen=True)(type("Config", (method.Config,), {}))
+    method.Config.method = path
+    return method
 
 
 def config(name: str) -> MethodConfig:
-    """The method's settings as its own paper has them."""
-    check_name(name, METHODS, "method")
-    return CONFIGS[name]()
+    """The method's settings with their defaults."""
+    return find(name).Config()
 
 
 def build(config: MethodConfig, encoder: nn.Module, task: Task) -> Method:
-    return METHODS[config.method](encoder, task, config)
+    return find(config.method)(encoder, task, config)
 
 
-__all__ = ["CONFIGS", "METHODS", "Method", "Step", "build", "config"]
+__all__ = ["METHODS", "Method", "Step", "build", "config", "find"]

@@ -39,7 +39,7 @@ class Method(nn.Module):
     """A way to learn from labelled and unlabelled images."""
 
     views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled image, in order
-    turns_images: ClassVar[bool] = False  # in forward: features of them will not do
+    rotates_images: ClassVar[bool] = False  # in forward: features of them will not do
     evaluated_weights: ClassVar[str] = "averaged weights"  # what `evaluated` has, for the record
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     step: Tensor  # [] optimiser steps taken

@@ -36,7 +36,7 @@ class ReMixMatch(Method):
     """Aligned guesses on weak views teach strong ones, whose strength is learned too."""
 
     views = ("weak", "weak", "weak")  # the anchor, and what becomes the strong views
-    turns_images = True
+    rotates_images = True
     mean: Tensor  # [3]
     std: Tensor  # [3]
 

@@ -23,7 +23,7 @@ class S4LRotation(Method):
     """Which way up an image is, learned beside its class."""
 
     views = ("weak",)
-    turns_images = True
+    rotates_images = True
 
     @dataclass(frozen=True)
     class Config(MethodConfig):

@@ -1,14 +1,14 @@
-"""Pre-trained weights into a network: what fits is taken, and a report says what did not.
+"""Load pre-trained weights into a network, and report which tensors were not loaded.
 
-A file and a network seldom agree on names. The rule, for each name of the file:
+The names in a file and in a network often differ. The rules for each name in the file:
 
-    1. Words of `WRAPPERS` are dropped from its front, one by one, until the network knows the rest.
-       Where two names come to the same, the shorter one counts.
-    2. A name that the network never knows is not used: a classifier, a second network, a queue.
-    3. A tensor of another shape is left out, and the network keeps what it had.
+    1. Prefixes in `WRAPPERS` are dropped one by one until the network has the name.
+       If two names become the same, the shorter one is used.
+    2. A name that the network does not have is not used: a classifier, a second network, a queue.
+    3. A tensor of another shape is left out, and the network keeps its own.
 
-The encoder takes each tensor that fits, batch-norm statistics among them; a head is taken whole or
-not at all. MoCo v2 calls the two layers of its projection fc.0 and fc.2.
+The encoder loads each tensor that fits, including batch-norm statistics. A head is loaded
+completely or not at all. MoCo v2 calls the two layers of its projection head fc.0 and fc.2.
 """
 
 import logging
@@ -31,27 +31,27 @@ from comatch.nets import create
 from comatch.nets.network import Network
 
 WRAPPERS = ("module", "_orig_mod", "model", "net", "network", "backbone", "encoder", "encoder_q")
-INSIDE = ("state_dict", "model", "model_state_dict")  # where a checkpoint keeps its weights
-UNCOUNTED = "num_batches_tracked"  # of no consequence, and older files have none
+INSIDE = ("state_dict", "model", "model_state_dict")  # keys of the weights in a checkpoint
+IGNORED = "num_batches_tracked"  # has no effect, and older files do not have it
 TIMM = "timm"
 
 
-# ------------------------------------------------------------------------- into the network
+# ------------------------------------------------------------------------ into a network
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a network took from somewhere, and what it did not."""
+    """A report of what a network loaded, and what it did not."""
 
     source: str
     taken: int  # tensors of the encoder
     wanted: int
-    heads: dict[str, str]  # for each head "loaded", or "new" and why
+    heads: dict[str, str]  # for each head "loaded", or "new" with the reason
     left_out: list[str]  # of the encoder, with the reason
-    unused: list[str]  # of the source, by the first word of their names
+    unused: list[str]  # of the source, by the first part of their names
 
     def lines(self) -> list[str]:
-        """For a person: one line, and a second one if something did not go in."""
+        """One line of text, and a second one if something was not loaded."""
         heads = "".join(f", {head} {what}" for head, what in self.heads.items())
         first = f"began from {self.source}: {self.taken} of {self.wanted} encoder tensors{heads}"
         rest = []
@@ -75,9 +75,9 @@ class Loaded:
 def fill(
     net: Network, weights: Mapping[str, Tensor], source: str, classifier: bool = False
 ) -> Loaded:
-    """Puts the weights that fit into the network; with none for its encoder, nothing is changed.
+    """Load the weights that fit. It is an error, and changes nothing, if none fits the encoder.
 
-    The classifier begins anew unless it is known to be for the same classes.
+    The classifier is loaded only with `classifier`, if it is known to be for the same classes.
     """
     match = Match(net, weights)
     missing = [name for name in match.encoder if not match.fits(name)]
@@ -98,15 +98,13 @@ def fill(
 
 
 class Match:
-    """Which tensor of a source belongs to which of a network, and whether it fits."""
+    """Which tensor of the source belongs to which tensor of the network, and whether it fits."""
 
     def __init__(self, net: Network, weights: Mapping[str, Tensor]) -> None:
         self.own: dict[str, Tensor] = net.state_dict()
         self.weights = weights
         self.encoder = [
-            name
-            for name in self.own
-            if name.startswith("encoder.") and not name.endswith(UNCOUNTED)
+            name for name in self.own if name.startswith("encoder.") and not name.endswith(IGNORED)
         ]
         known = {name.removeprefix("encoder."): name for name in self.own}
         for name in self.own:
@@ -132,7 +130,7 @@ class Match:
         return f"{sides(self.there(name))} in it, {sides(self.own[name])} here"
 
     def heads(self, classifier: bool) -> dict[str, str]:
-        """Of the heads that the network has: loaded, or new and why."""
+        """For each head of the network: "loaded", or "new" with the reason."""
         verdicts: dict[str, str] = {}
         for head in ("projector", "classifier"):
             names = [name for name in self.own if name.startswith(f"{head}.")]
@@ -147,7 +145,7 @@ class Match:
         return verdicts
 
     def example(self) -> str:
-        """What is needed and what there is: of the same name, if one is."""
+        """One tensor that the encoder needs and one of the source, of the same name if possible."""
         wanted = next((name for name in self.encoder if name in self.found), self.encoder[0])
         there = self.found.get(wanted) or next(iter(self.weights))
         return (
@@ -157,27 +155,27 @@ class Match:
         )
 
 
-# -------------------------------------------------------------------------- out of a source
+# ------------------------------------------------------------------------- from a source
 
 
 def is_timm(source: str) -> bool:
-    """Whether this is a name of timm's; everything else is a path."""
+    """Whether this names weights of timm; everything else is a path."""
     return source == TIMM or source.startswith(f"{TIMM}:")
 
 
 def name_of(source: str, net: str) -> str:
-    """What timm calls these weights: NAME.TAG, or the net where none is said."""
+    """timm's name of the weights: NAME.TAG, or the net if none is given."""
     return source.partition(":")[2] or net
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, from a state dict or a checkpoint with one in it. Nothing is executed."""
+    """Tensors by name, from a state dict or a checkpoint that contains one. Nothing is executed."""
     try:
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a stranger's file may fail in any way
+    except Exception as error:  # an unknown file can cause any error
         raise UserError(f"{path} {refusal(error)}") from None
     weights = tensors(content)
     if not weights:
@@ -189,7 +187,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
 
 
 def tensors(content: Any) -> dict[str, Tensor]:
-    """The first dictionary with tensors, from the outside to the inside."""
+    """The outermost dictionary that has tensors."""
     if not isinstance(content, Mapping):
         return {}
     here = {str(name): t for name, t in content.items() if isinstance(t, Tensor)}
@@ -198,7 +196,7 @@ def tensors(content: Any) -> dict[str, Tensor]:
 
 
 def seen_by_timm(name: str) -> Any:
-    """How these weights of timm's saw images (`mean`, `std`, `input_size`); none: not known."""
+    """The preprocessing of timm's weights (`mean`, `std`, `input_size`), or None if unknown."""
     import timm
 
     return timm.models.get_pretrained_cfg(name)
@@ -216,10 +214,10 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
         raise UserError(f"timm has no weights for net={net}: give a file or a run folder")
     if name != net:
         check_name(name, there, "weights of timm")
-    with silent_hub(), torch.random.fork_rng(devices=[]):  # no draw here may change the run
+    with silent_hub(), torch.random.fork_rng(devices=[]):  # keep the random state of the run
         try:
             encoder = create(name, image_size, pretrained=True)
-        except Exception as error:  # of the network, of the hub or of the disk
+        except Exception as error:  # from the network, the hub or the disk
             reason = first_line(error).split(". ")[0]
             raise UserError(
                 f"timm cannot get its weights for {name} ({reason}): without a network, "
@@ -231,7 +229,7 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
 
 @contextmanager
 def silent_hub() -> Iterator[None]:
-    """Where there is no network, the hub tells of each of its attempts: the outcome is enough."""
+    """Hide the hub's warnings about each failed attempt."""
     log = logging.getLogger("huggingface_hub")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -241,11 +239,11 @@ def silent_hub() -> Iterator[None]:
         log.setLevel(before)
 
 
-# ---------------------------------------------------------------------------- in plain words
+# ----------------------------------------------------------------------------- messages
 
 
 def plain(name: str) -> str:
-    """A name without the words that only wrap it."""
+    """A name without wrapper prefixes."""
     return re.sub(rf"^(({'|'.join(WRAPPERS)})\.)+", "", name)
 
 
@@ -254,8 +252,8 @@ def sides(tensor: Tensor) -> str:
 
 
 def grouped(names: set[str]) -> list[str]:
-    """`encoder_k (159), queue`: first words, and how many begin with each."""
-    words = Counter(plain(n).split(".")[0] for n in sorted(names) if not n.endswith(UNCOUNTED))
+    """`encoder_k (159), queue`: the first parts of the names, and how many share each."""
+    words = Counter(plain(n).split(".")[0] for n in sorted(names) if not n.endswith(IGNORED))
     return [word if count == 1 else f"{word} ({count})" for word, count in words.items()]
 
 
@@ -267,7 +265,7 @@ def refusal(error: Exception) -> str:
             f"holds more than weights ({code[1]}), and nothing in it is executed: "
             "save its state dict alone, where you trust it, and give that"
         )
-    # An unpickler explains itself at length.
+    # The message of an unpickler is several lines long.
     detail = "" if isinstance(error, pickle.UnpicklingError) else f" ({first_line(error)})"
     return f"is no file of weights, or damaged{detail}: give another"
 

@@ -1,8 +1,7 @@
-"""Batch norm over the batch of all ranks, so that many processes compute what one would.
+"""Batch norm over the batch of all ranks, so that several processes compute the same as one.
 
-PyTorch's own runs on GPUs only, interrupts a compiled graph and cannot be differentiated by
-`torch.func`, which VAT needs. This one is a few differentiable lines: the same on a CPU, in any
-precision, and within any graph.
+PyTorch's SyncBatchNorm runs on GPUs only, breaks a compiled graph, and does not work with
+`torch.func`, which VAT needs. This one is differentiable PyTorch code without these limits.
 """
 
 import torch
@@ -13,14 +12,14 @@ from comatch.errors import UserError
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Statistics of rank r are m_r and v_r over equally many numbers; those of all ranks are
+    """Combines mean m_r and variance v_r of each rank, which are over equally many values:
 
     m = mean of m_r,      v = mean of v_r + (m_r - m)^2
     """
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.normalise(x) if self.training else super().forward(x)
-        for name in ("drop", "act"):  # timm has norms with an activation behind them
+        for name in ("drop", "act"):  # timm has norms that include an activation
             if name in self._modules:
                 x = getattr(self, name)(x)
         return x
@@ -43,7 +42,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     @torch.no_grad()
     def track(self, mean: Tensor, var: Tensor, count: int) -> None:
-        """Running statistics, as `nn.BatchNorm2d` keeps them: unbiased variances."""
+        """Update running statistics as `nn.BatchNorm2d` does: with unbiased variances."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -54,11 +53,11 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self.running_var.add_(share * (var * (count / max(1, count - 1)) - self.running_var))
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Any will do."""
+        """Any number of dimensions is valid."""
 
 
 def sync_batchnorm(net: nn.Module) -> None:
-    """Makes every batch norm in `net` one over all ranks; parameters and names stay."""
+    """Convert every batch norm in `net` in place; parameters and names stay the same."""
     if distributed.world() == 1:
         return
     for name, module in net.named_modules():

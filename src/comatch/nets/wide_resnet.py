@@ -1,9 +1,9 @@
 """Wide ResNet with pre-activation blocks, as semi-supervised papers use it on CIFAR-10.
 
-What the authors' code decides: LeakyReLU with slope 0.1, kaiming-normal convolutions, and a first
-block that activates its input before the shortcut as well.
+As in the authors' code: LeakyReLU with slope 0.1, kaiming-normal convolutions, and a first block
+whose shortcut starts after the activation.
 
-While training in bf16 on a GPU the same layers run as fused kernels: see `fused`.
+In training with bf16 on a GPU, the layers run as fused kernels (`fused`).
 """
 
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ SLOPE = 0.1
 
 
 class Block(nn.Module):
-    """Norm, activate, convolve, twice; the shortcut is a 1x1 convolution where shapes differ."""
+    """Norm, activation and convolution, twice, and a shortcut: 1x1 convolution if shapes differ."""
 
     def __init__(self, width_in: int, width: int, stride: int, activate_shortcut: bool) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width: a 3x3 stem, three groups of (depth - 4) / 6 blocks, global mean."""
+    """WRN-depth-width: a 3x3 stem, three groups of (depth - 4) / 6 blocks, global average."""
 
     def __init__(self, depth: int = 28, width: int = 2) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class WideResNet(nn.Module):
                 )
         self.norm = nn.BatchNorm2d(widths[3])
         self.num_features = widths[3]
-        self.fused = True  # where that is possible
+        self.fused = True  # if the kernels apply
         self.slope = SLOPE
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

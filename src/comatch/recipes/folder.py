@@ -19,7 +19,7 @@ def folder(method: str) -> Recipe:
 
     Optimiser and selection were chosen on validation images of CIFAR-10. They improved the
     accuracy on two folders of photographs too, where --steps 2000 gained four to five points more:
-    see docs/log.md.
+    see docs/explanation/log.md.
     """
     recipe = Recipe(
         name="folder",

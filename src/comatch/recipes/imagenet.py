@@ -36,7 +36,7 @@ def imagenet_1pct(method: str) -> Recipe:
     """ImageNet with 13 labels a class and the paper's hyper-parameters: ResNet-50, 400 epochs.
 
     Command   comatch train IMAGENET --recipe imagenet-1pct
-    Cost      by calculation about 41 hours on one H200: docs/scale.md
+    Cost      by calculation about 41 hours on one H200: docs/how-to/several-gpus.md
     Paper     66.0 % (67.1 % from MoCo v2: --init FILE)
     """
     recipe = Recipe(

@@ -29,7 +29,7 @@ ON_STL10: dict[str, dict[str, Any]] = {"mixmatch": {"lambda_u": 50.0}}
 def with_published_settings(recipe: Recipe) -> Recipe:
     """The recipe with the settings of its method's own paper."""
     name = recipe.method.method
-    if name.startswith("comatch"):
+    if name.startswith("comatch") or name.endswith(".py"):
         return recipe
     special = ON_STL10.get(name, {}) if recipe.dataset.data == "stl10" else {}
     return replace(recipe, steps=1024 * EPOCH, **OWN.get(name, {}) | special)

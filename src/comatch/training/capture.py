@@ -23,7 +23,7 @@ class Captured:
         self.taken = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream()
-        self.reason = ""  # why it is not captured
+        self.reason = ""  # why the step is not captured
 
     def __call__(self) -> None:
         if self.graph is None and self.taken == EAGER_STEPS and not self.reason:

@@ -6,44 +6,44 @@ from comatch.methods import Method
 from comatch.training.recipe import Recipe
 from comatch.types import Files, Part
 
-SMALLEST = 8  # side of an image of which a crop still shows something
+SMALLEST = 8  # pixels: crops of smaller images show too little
 
 
 def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
     """Raise an error if this method cannot be trained on these images with these settings."""
     check_shares(recipe)
-    name = recipe.method.method
+    name = recipe.method_name
     if method.views:
         check_image_size(recipe)
         check_batch(recipe, unlabelled)
-    if recipe.model.frozen and method.turns_images:
+    if recipe.model.frozen and method.rotates_images:
         raise UserError(
-            f"{name} learns which way up images are, and a frozen encoder's features are computed "
-            "before: use another --method, or --set frozen=no"
+            f"{name} rotates images, and the features of a frozen encoder are computed before "
+            "training: use another --method, or --set frozen=no"
         )
     if recipe.model.frozen and isinstance(train, Files):
         raise UserError(
             "a frozen encoder encodes all images before the first step, and streamed images "
-            "are never in memory at once: use --set stream=no, or --set frozen=no"
+            "are never all in memory: use --set stream=no, or --set frozen=no"
         )
     if method.needs_all_images() and isinstance(train, Files):
         raise UserError(
-            f"{name} looks at all images at once, and streamed images are never in memory at "
-            "once: use --set stream=no, or another method"
+            f"{name} needs all images at once, and streamed images are never all in memory: "
+            "use --set stream=no, or another method"
         )
 
 
 def check_image_size(recipe: Recipe) -> None:
     if recipe.dataset.image_size < SMALLEST:
         raise UserError(
-            f"{recipe.method.method} learns from crops, and images of "
+            f"{recipe.method_name} learns from crops, and images of "
             f"{recipe.dataset.image_size} pixels are too small for that: "
             f"--set image_size={SMALLEST} or more"
         )
 
 
 def check_shares(recipe: Recipe) -> None:
-    """Every rank takes the same part of a batch."""
+    """Every rank takes the same share of a batch."""
     ranks, batch = distributed.world(), recipe.optim.batch
     if batch % ranks:
         fit = max(1, batch // ranks) * ranks
@@ -59,7 +59,7 @@ def check_batch(recipe: Recipe, unlabelled: int) -> None:
         return
     if unlabelled == 0:
         raise UserError(
-            f"{recipe.method.method} needs unlabelled images and there are none: add some, "
+            f"{recipe.method_name} needs unlabelled images and there are none: add some, "
             "keep fewer --labels, or use --method supervised"
         )
     fewer = unlabelled // batch

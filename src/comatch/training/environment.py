@@ -1,4 +1,4 @@
-"""A record of what a run was made with."""
+"""The environment of a run: versions, device, commit and command."""
 
 import importlib.metadata
 import os
@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-import comatch
 from comatch import distributed
+from comatch.version import IMPORTED, __version__
 
 RECORDED = ("torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn")
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, device, git revision and command of this process."""
-    versions = {"comatch": sys.modules["comatch"].__version__}
+    versions = {"comatch": __version__}
     for package in RECORDED:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -62,9 +62,9 @@ def git_revision() -> str | None:
     return describe.stdout.strip()
 
 
-_unused_starts = [comatch.IMPORTED]
+_unused_starts = [IMPORTED]
 
 
 def run_start() -> float:
-    """When the way to the first step began: of the first run, when the process did."""
+    """The time from which the seconds to the first step count: the start of the process, once."""
     return _unused_starts.pop() if _unused_starts else time.perf_counter()

@@ -1,7 +1,7 @@
-"""The run's diary: one JSON line per logging interval and per evaluation, and TensorBoard events.
+"""The metrics of a run: a JSON line per logging interval and evaluation, and TensorBoard events.
 
-No clock goes into metrics.jsonl: a run that was killed and continued writes the same bytes as one
-that never was. Of several ranks, only the first writes; its figures are those of all.
+metrics.jsonl has no times in it, so a resumed run writes the same file as an uninterrupted one. Of
+several ranks, only the first writes.
 """
 
 import json
@@ -16,7 +16,7 @@ from comatch.errors import UserError
 
 class Journal:
     def __init__(self, folder: Path, position: int = 0, step: int = 0) -> None:
-        """Goes on after `position` bytes: what a killed run wrote beyond its checkpoint is cut."""
+        """Continue after `position` bytes. Lines that were written after the checkpoint are cut."""
         self.path = folder / "metrics.jsonl"
         self.silent = distributed.rank() > 0
         if self.silent:
@@ -62,6 +62,6 @@ class Journal:
     ) -> None:
         if self.silent:
             return
-        with suppress(OSError):  # a full disk was told when it was met
+        with suppress(OSError):  # `write` has reported a full disk already
             self.file.close()
             self.board.close()

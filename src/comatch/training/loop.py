@@ -24,7 +24,7 @@ from comatch.training.signals import StopRequest, stoppable
 from comatch.types import Dataset, Part
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
+class Interrupted(Exception):  # noqa: N818 - not an error
     """The run was stopped on request. Everything up to `step` is saved."""
 
     def __init__(self, step: int, folder: Path) -> None:
@@ -70,7 +70,7 @@ def fit(
 
     with (
         Journal(folder.path, position, start) as journal,
-        open_bar(f"{recipe.method.method} on {dataset.name}", recipe.optim.steps, start) as bar,
+        open_bar(f"{recipe.method_name} on {dataset.name}", recipe.optim.steps, start) as bar,
         stoppable() as stop,
     ):
         for line in run.loaded.lines() if run.loaded else ():
@@ -107,7 +107,7 @@ def fit(
                 raise Interrupted(done, folder.path)
 
     summary = {
-        "method": recipe.method.method,
+        "method": recipe.method_name,
         "data": dataset.name,
         "labels": len(split.labelled),
         "unlabelled": len(split.unlabelled) if run.method.views else 0,

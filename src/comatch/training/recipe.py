@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from comatch.augment.policies import ViewConfig
@@ -16,7 +17,7 @@ from comatch.training.optim import OptimConfig
 class Recipe(Config):
     """The settings of a run. Groups of settings lie beside the code that reads them."""
 
-    name: str = ""  # of the recipe that the run was made from
+    name: str = ""  # the function in `recipes` that made it
     method: MethodConfig = field(default_factory=MethodConfig)
     dataset: DataConfig = field(default_factory=DataConfig)
     streaming: StreamConfig = field(default_factory=StreamConfig)
@@ -40,6 +41,11 @@ class Recipe(Config):
         super().__post_init__()
         pad, size = self.views.pad, self.dataset.image_size
         require(pad < size, f"pad={pad}: must be below image_size")
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method, for people and folders: of a file, without its path."""
+        return Path(self.method.method).stem
 
     @property
     def split_seed(self) -> int:

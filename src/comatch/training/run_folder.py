@@ -54,13 +54,13 @@ class RunFolder:
         return self.summary.exists()
 
     def check_free(self) -> None:
-        """Raise an error if there is anything in the folder: nothing is ever overwritten."""
+        """Raise an error if the folder is not empty: nothing is ever overwritten."""
         try:
             there = [p.name for p in self.path.iterdir()] if self.path.exists() else []
         except OSError as error:
             raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
         if any(not name.endswith(".part") for name in there):  # a killed write leaves such a file
-            hint = "add --resume to go on with it, or " if self.exists() else ""
+            hint = "add --resume to continue it, or " if self.exists() else ""
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
     def create(self, recipe: Recipe, data_dir: Path, split: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class RunFolder:
             ) from None
 
     def settings(self) -> dict[str, Any]:
-        """The settings as they were written, perhaps by an older version: flat, but the method."""
+        """The recorded settings, of a run of any version: flat, except those of the method."""
         try:
             recipe: dict[str, Any] = flatten(read_json(self.config)["recipe"])
             _ = recipe["seed"], recipe["method"]["name"]
@@ -119,7 +119,7 @@ class RunFolder:
         return Path(read_json(self.config)["data_dir"])
 
     def write_environment(self, device: torch.device) -> None:
-        """Append this session: a run that is resumed on another machine has two."""
+        """Append this session. A resumed run has several, perhaps of different machines."""
         if distributed.rank() > 0:
             return
         sessions = read_json(self.environment)["sessions"] if self.environment.exists() else []

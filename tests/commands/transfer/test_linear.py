@@ -134,7 +134,7 @@ def test_with_one_image_a_class_the_cost_is_the_default():
 
 
 def test_average_precision_ignores_difficult_images():
-    """By hand: of the two positive images, one is first and one is third of the three that count."""
+    """By hand: the two positive images are the first and the third of the three that count."""
     benchmark = toy(torch.tensor([[1], [-1], [1], [0]]), multi_label=True)
     decisions = torch.tensor([[0.9], [0.5], [0.1], [0.7]])
     assert benchmark.score(decisions, benchmark.test_y) == pytest.approx((1 / 1 + 2 / 3) / 2)
@@ -379,9 +379,7 @@ def test_voc_is_multi_label_and_has_the_papers_figures(run, tmp_path):
     assert lines[1] == ["paper: supervised", "", "87.12"]
     assert lines[-1][0] == "run"
     assert len(lines) == 1 + len(paper.TRANSFER["voc2007"]) + 1
-    assert all(
-        0.5 <= f.score <= 1 for f in found.figures
-    )  # two test images, one positive for each class
+    assert all(0.5 <= f.score <= 1 for f in found.figures)  # two images, one of them positive
 
 
 @pytest.mark.cuda

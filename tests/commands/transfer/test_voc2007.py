@@ -24,9 +24,7 @@ def write_part(home, part):
         (home / voc.LISTS / f"{class_name}_{part}.txt").write_text("".join(lines))
         for name in column:
             write_image(home / "JPEGImages" / f"{name}.jpg")
-    (home / voc.LISTS / f"{part}.txt").write_text(
-        "000001\n"
-    )  # a list of all images, not of a class
+    (home / voc.LISTS / f"{part}.txt").write_text("000001\n")  # not a class
 
 
 def check_parts(found):
@@ -55,9 +53,7 @@ def test_both_archives_are_unpacked(tmp_path):
             tar.add(tmp_path / part / "VOCdevkit", "VOCdevkit")
     check_parts(voc.voc2007(tmp_path))
     check_parts(voc.voc2007(tmp_path))  # already unpacked
-    assert all(
-        (tmp_path / name).is_file() for name, _ in voc.ARCHIVES.values()
-    )  # the user's archives are kept
+    assert all((tmp_path / name).is_file() for name, _ in voc.ARCHIVES.values())
 
 
 def test_missing_data_is_downloaded(tmp_path, monkeypatch):

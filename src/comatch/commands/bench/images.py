@@ -57,7 +57,7 @@ def measure(
     workers = workers or default_workers()
     if device.type == "cpu":
         recipe = replace(recipe, batch=min(recipe.optim.batch, BATCH_ON_CPU))
-    views = methods.METHODS[recipe.method.method].views
+    views = methods.find(recipe.method.method).views
     one = replace(recipe, weak_crop="resized")
     memory = {"before": resident_mb()}
 

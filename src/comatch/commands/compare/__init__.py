@@ -178,14 +178,10 @@ def jobs_for(
 
 def home_of_data(request: Request, jobs: Sequence[Job]) -> Path:
     """The folder of data sets: the request's, or the one that the existing runs used."""
-    there = [job.folder for job in jobs if job.folder.exists()]
-    return (
-        Path(request.data_dir)
-        if request.data_dir
-        else there[0].data_dir()
-        if there
-        else Path("data")
-    )
+    if request.data_dir:
+        return Path(request.data_dir)
+    existing = [job.folder for job in jobs if job.folder.exists()]
+    return existing[0].data_dir() if existing else Path("data")
 
 
 def run_name(recipe: Recipe) -> str:

@@ -4,6 +4,7 @@ Settings are read as plain JSON, so runs of older versions are reported too, wit
 version does not have. PyTorch is loaded only to compare runs of several versions.
 """
 
+import itertools
 import json
 import statistics
 from collections import defaultdict
@@ -268,6 +269,7 @@ def rows(paths: Sequence[Path]) -> list[Row]:
 def summarise(group: Sequence[Run]) -> Row:
     """The row of runs that differ only in their seed."""
     group = sorted(group, key=lambda run: run.summary["seed"])
+    check_distinct(group)
     summaries = [run.summary for run in group]
     first = summaries[0]
     return Row(
@@ -275,7 +277,7 @@ def summarise(group: Sequence[Run]) -> Row:
         first["method"],
         first["labels"],
         first["steps"],
-        distinct([summary["seed"] for summary in summaries]),
+        [summary["seed"] for summary in summaries],
         [summary["top1"] for summary in summaries],
         statistics.mean(summary["seconds"] for summary in summaries),
         ", ".join(sorted({session["device"] for run in group for session in run.sessions})),
@@ -285,10 +287,14 @@ def summarise(group: Sequence[Run]) -> Row:
     )
 
 
-def distinct(seeds: list[int]) -> list[int]:
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"seed {max(seeds, key=seeds.count)} occurs twice: name each run once")
-    return seeds
+def check_distinct(group: Sequence[Run]) -> None:
+    """Raise an error if two of these runs, sorted by seed, have the same seed."""
+    for one, other in itertools.pairwise(group):
+        if (seed := one.summary["seed"]) == other.summary["seed"]:
+            raise UserError(
+                f"seed {seed} occurs twice: {one.path} and {other.path} have the same settings, "
+                "so report only one of them"
+            )
 
 
 def revisions(group: Iterable[Run]) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from comatch.commands.report.runs import Row
 from comatch.commands.report.runs import table as table_of
 
-WHOLE = ("method", "accuracy %")  # columns that are not wrapped in a narrow terminal
+WHOLE = ("recipe", "method", "accuracy %")  # columns that are not wrapped in a narrow terminal
 
 
 def comparison(rows: Sequence[Row]) -> Group:
@@ -34,7 +34,9 @@ def ranking(rows: Sequence[Row]) -> Table:
 def table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     """A table of rows with the same data and number of labels, which the title names."""
     head, *lines = table_of(rows, columns)
-    table = Table(title=f"{rows[0].data} with {rows[0].labels:,} labels", box=box.SIMPLE_HEAD)
+    title = f"{rows[0].data} with {rows[0].labels:,} labels"
+    # Narrow: the columns of a report fit into a terminal of 80 columns.
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in head:
         table.add_column(name, no_wrap=name in WHOLE)
     for line in lines:

@@ -134,7 +134,7 @@ def mean_near(values: Mapping[int, float], steps: int) -> float | None:
 
 
 def per_cent(share: float | None) -> str:
-    return "" if share is None else str(round(100 * share, 4))
+    return "" if share is None else str(round(100 * share, 6))
 
 
 def choose(records: Sequence[Record], groups: Sequence[str]) -> list[Record]:

@@ -1,10 +1,10 @@
-"""The table of docs/scale.md follows from the numbers that the page gives."""
+"""The table of docs/how-to/several-gpus.md follows from the numbers that the page gives."""
 
 from pathlib import Path
 
 from comatch import recipes
 
-PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "several-gpus.md").read_text()
 WITH_GRADIENT, WITHOUT = 7_070, 20_400  # ResNet-50 images a second, measured on one H200
 PARAMETERS = 23_508_032 + 2049 * 1000 + 2049 * 2048 + 2049 * 128  # encoder, classifier, projector
 MESSAGES = 3 * 53  # of batch norm: forward in two networks, backward in one of them
