@@ -3,7 +3,7 @@
 git clone --depth 1 https://github.com/nikhildutta333/Monkey-Species-Classification download
 python examples/monkeys.py download monkeys
 
-The data set "10 Monkey Species" is in the public domain (CC0).
+The data set "10 Monkey Species" is published under CC0.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Real photographs, cut into tiles, and the flat ones on which formulas divide by zero."""
+"""Photographs cut into tiles, and flat images on which formulas divide by zero."""
 
 from collections.abc import Callable
 
@@ -10,18 +10,9 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 
-@pytest.fixture(autouse=True, scope="package")
-def _one_thread():
-    """The tensors are small, and the machine may be shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="session")
 def photographs() -> Callable[[int], Tensor]:
-    """photographs(size): uint8 [24, 3, size, size], from all over a temple and a flower."""
+    """photographs(size): uint8 [24, 3, size, size], tiles of a temple and of a flower."""
 
     def cut(size: int) -> Tensor:
         tiles = []
@@ -36,7 +27,7 @@ def photographs() -> Callable[[int], Tensor]:
 
 @pytest.fixture(scope="session")
 def tiles(photographs) -> Callable[[int], Tensor]:
-    """tiles(size): whole levels as float32 [32, 3, size, size]; the last 8 are hard cases."""
+    """tiles(size): float32 [32, 3, size, size] of whole grey levels; the last 8 are hard cases."""
 
     def cut(size: int) -> Tensor:
         photos = photographs(size).float()

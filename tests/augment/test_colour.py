@@ -1,4 +1,4 @@
-"""Each operation against Pillow or torchvision, one image at a time there, one batch here."""
+"""Batched operations against Pillow or torchvision, one image at a time."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as tvf
 from comatch.augment import colour
 
 CPU = torch.device("cpu")
-ONE_LEVEL = 1.001  # Pillow cuts the fraction off, and computes it in another precision
+ONE_LEVEL = 1.001  # Pillow truncates the fraction, and computes in another precision
 
 
 def spread(images, low, high):
@@ -27,7 +27,7 @@ def test_autocontrast_agrees_with_pillow(tiles, by_pillow, size):
 
 
 @pytest.mark.parametrize("size", [8, 16, 32, 96])
-def test_equalize_is_pillows_to_the_bit(tiles, by_pillow, size):
+def test_equalize_equals_pillow(tiles, by_pillow, size):
     images = tiles(size)
     ours = colour.equalize(images)
     assert torch.equal(ours, by_pillow(images, ImageOps.equalize))
@@ -40,14 +40,14 @@ def test_equalize_of_16_pixels_where_the_step_is_one(by_pillow):
     assert torch.equal(colour.equalize(images), by_pillow(images, ImageOps.equalize))
 
 
-def test_solarize_is_pillows_to_the_bit(tiles, by_pillow):
+def test_solarize_equals_pillow(tiles, by_pillow):
     images = tiles(32)
     thresholds = spread(images, 0, 256).round()
     expected = by_pillow(images, lambda p, t: ImageOps.solarize(p, int(t)), thresholds)
     assert torch.equal(colour.solarize(images, thresholds), expected)
 
 
-def test_posterize_is_pillows_to_the_bit(tiles, by_pillow):
+def test_posterize_equals_pillow(tiles, by_pillow):
     images = tiles(32)
     bits = 1 + torch.arange(len(images)) % 8
     expected = by_pillow(images, ImageOps.posterize, bits)
@@ -81,12 +81,12 @@ def test_blends_agree_with_pillow(tiles, by_pillow, ours, pillows, size):
         (colour.blur, lambda p: p.filter(ImageFilter.BLUR)),
     ],
 )
-def test_filters_are_pillows_to_the_bit(tiles, by_pillow, ours, pillows, size):
+def test_filters_equal_pillow(tiles, by_pillow, ours, pillows, size):
     images = tiles(size)
     assert torch.equal(ours(images), by_pillow(images, pillows))
 
 
-def test_grey_is_pillows_to_the_bit(tiles, by_pillow):
+def test_grey_equals_pillow(tiles, by_pillow):
     images = tiles(96)
     expected = by_pillow(images, lambda p: p.convert("L"))
     assert torch.equal(colour.grey(images).expand_as(images), expected)
@@ -116,15 +116,15 @@ def test_jitter_agrees_with_torchvision_in_every_order(tiles):
     adjust = (tvf.adjust_brightness, tvf.adjust_contrast, tvf.adjust_saturation, tvf.adjust_hue)
     expected = []
     for image, order, amounts in zip(images, *params, strict=True):
-        for turn in order:
-            image = adjust[turn](image / 255, amounts[turn].item()) * 255
+        for kind in order:
+            image = adjust[kind](image / 255, amounts[kind].item()) * 255
         expected.append(image)
-    # Our grey is rounded to whole levels as in Pillow, torchvision's is not: half a level, of
-    # which at most 0.4 enters a blend, which later blends enlarge by at most 1.4 x 1.4.
+    # Our grey is rounded to whole levels as in Pillow, torchvision's is not. Of that half level at
+    # most 0.4 enters a blend, and later blends enlarge it by at most 1.4 x 1.4.
     assert (colour.jitter(images, params) - torch.stack(expected)).abs().max() <= 1
 
 
-def test_jitter_is_drawn_evenly():
+def test_jitter_is_uniform():
     order, amounts = colour.sample_jitter(24_000, 0.4, 0.1, CPU)
     orders = (order * torch.tensor([64, 16, 4, 1])).sum(1).unique(return_counts=True)[1]
     assert len(orders) == math.factorial(4)

@@ -1,4 +1,4 @@
-"""Operations against Pillow in every strength, and the weights of the strengths against loops."""
+"""CTAugment: operations against Pillow at every strength, and weights against loops."""
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ def moved(image, *matrix):
 def covered(image, side, y, x):
     image = image.copy()
     top, left = y - side // 2, x - side // 2
-    if side:  # what is pasted beyond the border is lost
+    if side:  # Pillow clips at the border
         image.paste(GREY, (left, top, left + side, top + side))
     return image
 
 
 def by_hand(image, name, bin, y, x):
-    """The paper's appendix for one Pillow image: the range, and where in it the bin lies."""
+    """The operation of the paper's appendix on one Pillow image."""
     level, size = bin / 16, image.width
     swing, share = 0.6 * level - 0.3, 0.5 + 0.5 * level
     bits = [1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8][bin]
@@ -60,24 +60,24 @@ def by_hand(image, name, bin, y, x):
 
 
 @pytest.mark.parametrize("size", [8, 32])
-def test_every_operation_in_every_strength_as_pillow_does_it(tiles, by_pillow, size):
+def test_every_operation_and_strength_agrees_with_pillow(tiles, by_pillow, size):
     torch.manual_seed(0)
     images = tiles(size)[torch.arange(len(EVERY)) % 32]
     kind, bin = torch.tensor(EVERY).T
     centre = torch.randint(size, (len(EVERY), 2))
     ours = ctaugment.operate(images, kind, bin, centre)
 
-    def twin(image, k, b, y, x):
+    def reference(image, k, b, y, x):
         return by_hand(image, OPERATIONS[k], b, y, x)
 
-    expected = by_pillow(images, twin, kind, bin, *centre.T)
+    expected = by_pillow(images, reference, kind, bin, *centre.T)
     for result, image, (k, _) in zip(ours, expected, EVERY, strict=True):
-        # Pillow cuts the fraction off: of the stretched image, and again of the blended one.
+        # Pillow truncates fractions: of the stretched image, and again of the blend.
         level = 2 if OPERATIONS[k] == "autocontrast" else 1
         assert (result - image).abs().max() < level + 0.02, OPERATIONS[k]
 
 
-def test_there_are_nineteen_operations_and_only_one_changes_nothing(photographs):
+def test_only_the_identity_changes_nothing(photographs):
     photos = photographs(32)[20:21].float()
     assert len(OPERATIONS) == len(set(OPERATIONS)) == 19
     for i, name in enumerate(OPERATIONS):
@@ -88,7 +88,7 @@ def test_there_are_nineteen_operations_and_only_one_changes_nothing(photographs)
         assert (changed.abs().max() < 0.01) == (name == "identity"), name
 
 
-def test_two_operations_follow_each_other(photographs):
+def test_two_operations_are_applied_in_order(photographs):
     images = photographs(32).float()
     torch.manual_seed(0)
     drawn = ctaugment.sample(images, torch.ones(len(OPERATIONS), BINS))
@@ -98,7 +98,7 @@ def test_two_operations_follow_each_other(photographs):
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])
-def test_images_stay_images(tiles, size):
+def test_augmented_images_are_valid(tiles, size):
     torch.manual_seed(0)
     cta, images = CTAugment(), tiles(size).repeat(8, 1, 1, 1)
     before = images.clone()
@@ -113,25 +113,25 @@ def test_images_stay_images(tiles, size):
     assert cta(images.double()).dtype == torch.float64
 
 
-def test_what_a_weight_becomes():
-    """One move for each hit of a bin, all by the mean match of the hits."""
+def test_weights_against_a_loop():
+    """One update for each probe of a bin, all with the mean of its matches."""
     torch.manual_seed(0)
     cta = CTAugment(decay=0.9).double()
     weights = torch.ones(len(OPERATIONS), BINS).tolist()
     for _ in range(5):
         kind, bin = torch.randint(3, (40, DEPTH)), torch.randint(4, (40, DEPTH))
         match = torch.rand(40, dtype=torch.float64)
-        hits = {}
+        probed = {}
         for kinds, bins, m in zip(kind.tolist(), bin.tolist(), match.tolist(), strict=True):
             for cell in zip(kinds, bins, strict=True):
-                hits.setdefault(cell, []).append(m)
-        for (k, b), matches in hits.items():
+                probed.setdefault(cell, []).append(m)
+        for (k, b), matches in probed.items():
             for _ in matches:
                 weights[k][b] = 0.9 * weights[k][b] + 0.1 * sum(matches) / len(matches)
         cta.push(kind, bin, match)
-        twin = torch.tensor(weights, dtype=torch.float64)
-        torch.testing.assert_close(cta.weights, twin, rtol=1e-12, atol=1e-12)
-    assert (cta.weights[3:] == 1).all(), "what was not hit stays"
+        expected = torch.tensor(weights, dtype=torch.float64)
+        torch.testing.assert_close(cta.weights, expected, rtol=1e-12, atol=1e-12)
+    assert (cta.weights[3:] == 1).all(), "bins without a probe keep their weight"
     assert (cta.weights[:3, :4] < 1).all()
 
 
@@ -146,7 +146,7 @@ def test_the_order_of_probes_does_not_matter():
 
 
 def drawn_shares(cta, n=200_000, probe=False):
-    """How often each bin is drawn, for each operation."""
+    """The share of each bin among the draws of its operation."""
     images = torch.zeros(1, 3, 8, 8).expand(n, -1, -1, -1)
     chances = torch.ones_like(cta.weights) if probe else cta.chances()
     kind, bin, centre = ctaugment.sample(images, chances)
@@ -155,11 +155,11 @@ def drawn_shares(cta, n=200_000, probe=False):
     counts = (kind * BINS + bin).flatten().bincount(minlength=len(OPERATIONS) * BINS)
     counts = counts.view(len(OPERATIONS), BINS).double()
     each = counts.sum(1) / (n * DEPTH)
-    assert (each * len(OPERATIONS) - 1).abs().max() < 0.05, "operations are drawn evenly"
+    assert (each * len(OPERATIONS) - 1).abs().max() < 0.05, "operations are drawn uniformly"
     return counts / counts.sum(1, keepdim=True)
 
 
-def test_at_first_all_strengths_are_as_likely():
+def test_at_first_strengths_are_drawn_uniformly():
     torch.manual_seed(0)
     assert (drawn_shares(CTAugment()) * BINS - 1).abs().max() < 0.2
 
@@ -168,7 +168,7 @@ def test_strengths_are_drawn_by_weight_above_the_threshold():
     torch.manual_seed(0)
     cta = CTAugment(threshold=0.8)
     cta.weights.copy_(0.4 + 0.6 * torch.rand_like(cta.weights))
-    cta.weights[4] = 0.2  # an operation that is never recognised well: all its bins are alike
+    cta.weights[4] = 0.2  # equal weights are uniform, however low
     cta.weights[5] = torch.arange(1.0, 18.0) / 100
     expected = []
     for row in cta.weights.tolist():
@@ -182,7 +182,7 @@ def test_strengths_are_drawn_by_weight_above_the_threshold():
     assert (shares[5, :13] == 0).all()  # 13 of 17 is below 0.8
 
 
-def test_probes_are_drawn_evenly_whatever_the_weights():
+def test_probes_are_drawn_uniformly_for_any_weights():
     torch.manual_seed(0)
     cta = CTAugment()
     cta.weights.copy_(torch.rand_like(cta.weights))
@@ -193,15 +193,15 @@ def test_probes_are_drawn_evenly_whatever_the_weights():
 
 
 @pytest.mark.parametrize("weight", [0.0, 1e-30])
-def test_a_network_that_recognises_nothing_still_gets_images(photographs, weight):
+def test_zero_weights_give_finite_images(photographs, weight):
     cta = CTAugment()
     cta.weights.fill_(weight)
     assert cta.chances().isfinite().all()
     assert cta(photographs(16).float()).isfinite().all()
 
 
-def test_strengths_that_ruin_a_image_are_given_up():
-    """A network that recognises an image while it is not too dark."""
+def test_strengths_with_wrong_predictions_are_dropped():
+    """The simulated network is right if the image is not too dark."""
     torch.manual_seed(0)
     cta = CTAugment()
     images = torch.full((256, 3, 8, 8), 200.0)
@@ -229,7 +229,7 @@ def everything(cta, images):
     return cta(images), views, kind, bin
 
 
-def test_one_graph_holds_it_all(photographs):
+def test_it_compiles_to_one_graph(photographs):
     torch.compiler.reset()
     cta, images = CTAugment(), photographs(16).float()
     cta.weights.copy_(torch.rand_like(cta.weights))
@@ -242,8 +242,8 @@ def test_one_graph_holds_it_all(photographs):
 
 
 @pytest.mark.cuda
-def test_it_is_captured(photographs):
-    """Both ways to draw and the weights' update in one CUDA graph, which draws anew each time."""
+def test_it_can_be_captured_in_a_cuda_graph(photographs):
+    """Each replay of the graph draws new random numbers and updates the weights."""
     cta, images = CTAugment().cuda(), photographs(32).float().cuda()
 
     def step():
@@ -268,10 +268,10 @@ def test_it_is_captured(photographs):
 
 
 @pytest.mark.cuda
-def test_a_gpu_makes_the_same_images(photographs):
+def test_the_gpu_gives_the_same_images(photographs):
     torch.manual_seed(0)
     images = photographs(32).float()
     drawn = ctaugment.sample(images, torch.ones(len(OPERATIONS), BINS))
     there = ctaugment.augment(images.cuda(), Drawn(*(column.cuda() for column in drawn)))
     difference = (there.cpu() - ctaugment.augment(images, drawn)).abs()
-    assert (difference > 0.05).double().mean() < 1e-3  # a level that is rounded the other way
+    assert (difference > 0.05).double().mean() < 1e-3  # a level that is rounded differently

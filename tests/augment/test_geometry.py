@@ -1,4 +1,4 @@
-"""Each operation against Pillow or torchvision, one image at a time there, one batch here."""
+"""Batched operations against Pillow or torchvision, one image at a time."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from comatch.augment import geometry
 CPU = torch.device("cpu")
 
 
-def test_flip_mirrors_only_the_flagged_images(tiles):
+def test_flip_mirrors_only_flagged_images(tiles):
     images = tiles(32)
     flags = torch.arange(len(images)) % 3 == 0
     flipped = geometry.flip(images, flags)
@@ -39,10 +39,10 @@ def test_pad_crop_of_another_size(tiles):
     assert (drawn.min(), drawn.max()) == (0, 5)
 
 
-def test_pad_crop_draws_each_of_the_eight_offsets_alike():
+def test_pad_crop_offsets_are_uniform():
     offsets = geometry.sample_pad_crop(40_000, 4, CPU)
     pairs = (offsets[:, 0] * 8 + offsets[:, 1]).bincount()
-    assert len(pairs) == 64  # 8 x 8: rows and columns are independent, and 8 itself never occurs
+    assert len(pairs) == 64  # 8 x 8: independent rows and columns, and 8 never occurs
     assert (pairs / 40_000 - 1 / 64).abs().max() < 0.004
 
 
@@ -57,8 +57,8 @@ def affine_by_pillow(image: Image.Image, *matrix: float) -> Image.Image:
 
 
 def assert_within_one_level(ours, pillows):
-    # Pillow cuts the fraction off, which is just below 1 at most; 0.01 is for its doubles: our
-    # float32 coordinates are off by some 1e-5 pixels, and neighbours differ by up to 255.
+    # Pillow truncates the fraction, which is below 1. 0.01 is for rounding: our float32 coordinates
+    # are off by some 1e-5 pixels, and neighbours differ by up to 255.
     assert (ours - pillows).abs().max() < 1.01
 
 
@@ -116,10 +116,10 @@ def test_zoom_agrees_with_pillow(tiles, by_pillow, height, width):
     assert_within_one_level(ours, by_pillow(images, enlarged, shares))
 
 
-def test_an_affine_map_that_does_nothing_changes_nothing(tiles):
+def test_the_identity_map_changes_nothing(tiles):
     images = tiles(32)
-    still = geometry.rotation(torch.zeros(len(images)), 32, 32)
-    assert (geometry.affine(images, still, 0) - images).abs().max() < 1e-2
+    identity = geometry.rotation(torch.zeros(len(images)), 32, 32)
+    assert (geometry.affine(images, identity, 0) - images).abs().max() < 1e-2
 
 
 @pytest.mark.parametrize("size", [8, 32, 96])
@@ -137,7 +137,7 @@ def test_resized_crop_agrees_with_torchvision(tiles, size):
 
 
 @pytest.mark.parametrize("min_area", [0.2, 0.9])
-def test_crops_are_drawn_like_torchvisions(min_area):
+def test_crops_have_torchvisions_distribution(min_area):
     torch.manual_seed(3)
     ours = geometry.sample_resized_crop(20_000, 32, 32, min_area, CPU)
     theirs = tv.RandomResizedCrop(32, scale=(min_area, 1))
@@ -160,7 +160,7 @@ def test_crops_are_drawn_like_torchvisions(min_area):
     ("height", "width", "box"),
     [(32, 32, [0, 0, 32, 32]), (20, 60, [0, 16, 20, 27]), (60, 20, [16, 0, 27, 20])],
 )
-def test_without_a_fitting_crop_the_largest_central_one_is_taken(height, width, box):
+def test_without_a_fitting_crop_it_is_the_largest_central_one(height, width, box):
     assert geometry.sample_resized_crop(2, height, width, 0.2, CPU, tries=0).tolist() == [box, box]
 
 
@@ -176,7 +176,7 @@ def test_cutout_covers_a_square_clipped_at_the_border(tiles, size, side):
     assert torch.equal(geometry.cutout(images, centres, side, 128), expected)
 
 
-def test_cutout_takes_a_size_for_each_image(tiles):
+def test_cutout_with_a_size_for_each_image(tiles):
     images = tiles(32)
     centres = geometry.sample_cutout(len(images), 32, 32, CPU)
     sizes = torch.arange(len(images)) % 20
@@ -185,7 +185,7 @@ def test_cutout_takes_a_size_for_each_image(tiles):
     assert torch.equal(geometry.cutout(images, centres, sizes, 128), torch.cat(expected))
 
 
-def test_cutout_is_centred_anywhere():
+def test_cutout_centres_are_uniform():
     centres = geometry.sample_cutout(40_000, 8, 8, CPU)
     pairs = (centres[:, 0] * 8 + centres[:, 1]).bincount()
     assert len(pairs) == 64

@@ -1,4 +1,4 @@
-"""Mixing against a loop, and how much of itself an image keeps."""
+"""Mixing against a loop, and the weights of mixing."""
 
 import torch
 
@@ -13,11 +13,13 @@ def test_each_row_is_mixed_with_its_partner():
     images, labels = torch.rand(4, 3, 5, 5, dtype=torch.float64), torch.rand(4, 6)
     for rows in (images, labels):
         pairs = zip(rows, drawn.order.tolist(), drawn.share.tolist(), strict=True)
-        twin = torch.stack([share * row + (1 - share) * rows[other] for row, other, share in pairs])
-        torch.testing.assert_close(mix(rows, drawn), twin, rtol=1e-6, atol=1e-7)
+        expected = torch.stack(
+            [share * row + (1 - share) * rows[other] for row, other, share in pairs]
+        )
+        torch.testing.assert_close(mix(rows, drawn), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_mixed_images_keep_most_of_themselves():
+def test_each_row_has_a_weight_of_at_least_a_half():
     torch.manual_seed(0)
     order, share = sample_mix(2000, 0.75, CPU)
     assert sorted(order.tolist()) == list(range(2000))

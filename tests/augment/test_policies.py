@@ -1,4 +1,4 @@
-"""The policies as a whole: what they draw, how often, and that every way to run them agrees."""
+"""Whole policies: what they draw, how often, and eager, compiled and captured runs."""
 
 from dataclasses import replace
 
@@ -46,8 +46,8 @@ def by_hand(name: str, sign: int, size: int):
 
 
 @pytest.mark.parametrize("size", [8, 16, 32, 96])
-def test_each_image_gets_its_own_operation_as_pillow_does_it(tiles, by_pillow, size):
-    """Every operation with both signs in one batch, on a photograph and on a hard case each."""
+def test_each_operation_agrees_with_pillow(tiles, by_pillow, size):
+    """Every operation with both signs in one batch, on a photograph and on a hard case."""
     cases = [
         (kind, sign, tile)
         for kind in range(len(OPERATIONS))
@@ -71,7 +71,7 @@ def test_interpolation_noise_is_not_stretched_to_full_contrast():
     assert difference.abs().max() < 0.01
 
 
-def test_operations_are_drawn_alike_and_applied_half_the_time():
+def test_operations_are_drawn_uniformly_and_applied_half_the_time():
     torch.manual_seed(0)
     kind, sign = policies.sample_operation(56_000, CPU)
     share = kind.bincount() / 56_000
@@ -93,7 +93,7 @@ def test_views_may_be_smaller_than_images(photographs, name, weak_crop):
     assert views.max() <= 255.01
 
 
-def test_the_smaller_view_of_a_whole_image_shows_all_of_it(photographs):
+def test_a_smaller_view_without_crop_is_the_resized_image(photographs):
     images = photographs(36)
     plain = replace(PLAIN, weak_crop="resized", size=32)
     expected = torch.nn.functional.interpolate(images.float(), (32, 32), mode="bilinear")
@@ -118,7 +118,7 @@ def test_a_view_is_a_float_image_of_the_same_size(photographs, name, size, views
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_view_follows_from_the_seed(photographs, name):
+def test_a_view_depends_on_the_seed(photographs, name):
     images, view = photographs(32), build(name, Views())
     runs = []
     for seed in (5, 5, 6):
@@ -129,7 +129,7 @@ def test_a_view_follows_from_the_seed(photographs, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_two_images_share_their_draws(photographs, name):
+def test_each_image_has_its_own_draws(photographs, name):
     torch.manual_seed(0)
     images = photographs(32)[:1].expand(64, -1, -1, -1)
     distinct = build(name, Views())(images).flatten(1).unique(dim=0)
@@ -138,7 +138,7 @@ def test_no_two_images_share_their_draws(photographs, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_view_never_mixes_images(name):
-    """Flat images of one channel each: no value of another image may turn up."""
+    """Half of the images are black and must stay black."""
     images = torch.zeros(30, 3, 16, 16, dtype=torch.uint8)
     images[::2, 0] = 200
     views = replace(Views(), cutout=0.0, fill=0.0)
@@ -147,7 +147,7 @@ def test_a_view_never_mixes_images(name):
     assert (view[::2].flatten(1).amax(1) > 0).all()
 
 
-def test_weak_shifts_by_up_to_four_pixels_and_mirrors_half(photographs):
+def test_weak_shifts_by_up_to_four_pixels_and_flips_half(photographs):
     torch.manual_seed(0)
     image = photographs(32)[20]
     view = build("weak", Views())(image.expand(256, -1, -1, -1))
@@ -167,7 +167,7 @@ def test_without_crop_and_flip_the_weak_view_is_the_image(photographs):
     assert not torch.equal(build("weak", replace(PLAIN, flip=True))(images), images.float())
 
 
-def test_strong_covers_half_a_side_with_grey(monkeypatch):
+def test_the_cutout_of_strong_has_half_the_side(monkeypatch):
     torch.manual_seed(0)
     nothing = Operation(torch.zeros(4000, dtype=torch.long), torch.ones(4000))
     monkeypatch.setattr(policies, "sample_operation", lambda n, device: nothing)
@@ -180,7 +180,7 @@ def test_strong_covers_half_a_side_with_grey(monkeypatch):
     assert abs(area.float().mean() - sides.mean() ** 2) < 1
 
 
-def test_contrast_changes_four_in_five_and_greys_one_in_five(photographs):
+def test_contrast_jitters_80_percent_and_greys_20_percent(photographs):
     torch.manual_seed(0)
     image = photographs(8)[20]
     view = build("contrast", PLAIN)(image.expand(4000, -1, -1, -1))  # no crop, no flip
@@ -200,19 +200,19 @@ def test_normalise_gives_zero_mean_and_unit_deviation(photographs):
     assert (normal.std((0, 2, 3)) - 1).abs().max() < 1e-4
 
 
-def test_denormalise_is_the_way_back(photographs):
+def test_denormalise_is_the_inverse(photographs):
     images = photographs(32).float()
     mean, std = torch.tensor([0.1, 0.5, 0.9]), torch.tensor([0.2, 0.3, 1.0])
     back = policies.denormalise(policies.normalise(images, mean, std), mean, std)
     assert (back - images).abs().max() < 1e-3
 
 
-def test_an_unknown_view_is_told_the_nearest_name():
+def test_an_unknown_view_is_an_error_with_a_suggestion():
     with pytest.raises(UserError, match="did you mean 'strong'"):
         build("stronk", Views())
 
 
-def test_another_policy_is_one_function(photographs, monkeypatch):
+def test_a_new_policy_is_one_function(photographs, monkeypatch):
     monkeypatch.setattr(policies, "POLICIES", dict(policies.POLICIES))
 
     @policies.policy
@@ -224,8 +224,8 @@ def test_another_policy_is_one_function(photographs, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_graph_holds_the_whole_policy(photographs, name):
-    """fullgraph: no break, hence no branch on a value and no wait for the device."""
+def test_a_policy_compiles_to_one_graph(photographs, name):
+    """With fullgraph, a branch on a value or a wait for the device would fail."""
     torch.compiler.reset()
     images, view = photographs(16), build(name, Views())
     compiled = torch.compile(view, fullgraph=True, backend="aot_eager")
@@ -237,7 +237,7 @@ def test_one_graph_holds_the_whole_policy(photographs, name):
 
 @pytest.fixture
 def tape(monkeypatch):
-    """Random numbers drawn on the CPU, played again on another device."""
+    """Records random numbers on the CPU and replays them on another device."""
     rand, randint = torch.rand, torch.randint
     drawn = []
 
@@ -301,7 +301,7 @@ def test_a_captured_policy_agrees_with_the_cpu(photographs, tape, name):
     output.zero_()
     graph.replay()
     difference = (output.cpu() - expected).abs()
-    # A value near a half may be rounded the other way, and posterize makes 16 levels of that.
+    # Values near a half may be rounded differently, which posterize makes 16 levels.
     assert (difference > 1.01).float().mean() < 5e-3
 
 
@@ -309,7 +309,7 @@ def test_a_captured_policy_agrees_with_the_cpu(photographs, tape, name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_each_replay_of_a_captured_policy_draws_anew(photographs, name, compiled):
+def test_each_replay_of_a_captured_policy_draws_new_numbers(photographs, name, compiled):
     torch.compiler.reset()
     images, view = photographs(32).cuda(), build(name, Views())
     if compiled:

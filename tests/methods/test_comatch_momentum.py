@@ -1,4 +1,4 @@
-"""Section 3.3 against a twin that goes image by image and writes every matrix out."""
+"""Section 3.3 against a reference implementation that computes image by image."""
 
 import copy
 import math
@@ -43,7 +43,7 @@ def take(method, batch, lr=0.05):
     return step
 
 
-class Twin:
+class Reference:
     """Lists instead of ring buffers, loops instead of matrices."""
 
     def __init__(self, config):
@@ -71,7 +71,7 @@ class Twin:
                 q.append(c.alpha * aligned[b] + (1 - c.alpha) * near)
             else:
                 q.append(aligned[b])
-        queue = ([*self.queue, *zip(q, z_other, strict=True)])[-K:]  # the batch is in it
+        queue = ([*self.queue, *zip(q, z_other, strict=True)])[-K:]  # including the batch
 
         loss_x = F.cross_entropy(logits[:B], batch.y).item()
         log_p = F.log_softmax(logits[B:], dim=1)
@@ -96,21 +96,21 @@ class Twin:
 
 
 @pytest.mark.parametrize("settings", [{}, {"lambda_ctr": 2.0, "edge_threshold": 0.9}])
-def test_against_the_twin(settings):
+def test_against_the_reference(settings):
     method = make(**settings)
-    twin = Twin(method.config)
+    reference = Reference(method.config)
     confident = 0
     for batch in batches(9):
-        expected, q = twin.loss(method, batch)
+        expected, q = reference.loss(method, batch)
         step = take(method, batch)
         assert step.loss.item() == pytest.approx(expected, rel=1e-9)
-        guesses = [row.argmax().item() if row.max() >= 0.45 else UNLABELLED for row in q]
-        assert step.pseudo_labels.tolist() == guesses
-        confident += sum(guess >= 0 for guess in guesses)
+        labels = [row.argmax().item() if row.max() >= 0.45 else UNLABELLED for row in q]
+        assert step.pseudo_labels.tolist() == labels
+        confident += sum(label >= 0 for label in labels)
     assert 0 < confident < 9 * MUB
 
 
-def test_only_the_networks_own_views_get_a_gradient():
+def test_only_the_networks_own_views_have_gradients():
     method = make()
     (batch,) = batches(1)
     for image in (batch.x, *batch.u):
@@ -124,7 +124,7 @@ def test_only_the_networks_own_views_get_a_gradient():
     assert all(p.grad is None for p in method.ema.parameters())
 
 
-def test_the_teacher_forgets_faster_in_the_first_epoch():
+def test_the_ema_decay_is_lower_in_the_first_epoch():
     method = make(ema_decay=0.9, first_decay=0.5)
     for step, batch in enumerate(batches(5)):
         before = [p.clone() for p in method.ema.net.parameters()]

@@ -1,4 +1,4 @@
-"""What every method promises: a new one is tested by being on the list."""
+"""The contract of a method. A new method is tested because it is in METHODS."""
 
 import copy
 
@@ -28,13 +28,13 @@ def batches(method, count):
 
 
 def forward(method, batch):
-    """With random numbers that only the step decides: a method may draw some."""
+    """With random numbers that depend on the step alone."""
     torch.manual_seed(int(method.step))
     return method(batch)
 
 
 def take(method, batch, lr=0.1):
-    """One step by hand."""
+    """One step of SGD."""
     step = forward(method, batch)
     method.zero_grad()
     step.loss.backward()
@@ -51,13 +51,13 @@ def method(request):
     return build(request.param)
 
 
-def test_declares_views_that_exist(method):
+def test_views_and_docstring(method):
     assert set(method.views) <= set(POLICIES)
     assert type(method).__doc__
     assert type(method).__doc__.splitlines()[0].endswith((".", ","))
 
 
-def test_a_step_is_finite_and_moves_every_parameter(method):
+def test_a_step_is_finite_and_changes_every_parameter(method):
     before = {n: p.detach().clone() for n, p in method.named_parameters() if p.requires_grad}
     for batch in batches(method, 2):
         step = take(method, batch)
@@ -88,15 +88,15 @@ def test_forward_writes_nothing_but_batch_norm(method):
 def test_state_dict_is_the_whole_state(method):
     first, *rest = batches(method, 4)
     take(method, first)
-    twin = build(method.Config.method)
-    twin.load_state_dict(method.state_dict())
+    other = build(method.Config.method)
+    other.load_state_dict(method.state_dict())
     for batch in rest:
-        assert torch.equal(take(method, batch).loss, take(twin, batch).loss)
+        assert torch.equal(take(method, batch).loss, take(other, batch).loss)
     for name, value in method.state_dict().items():
-        assert torch.equal(value, twin.state_dict()[name]), name
+        assert torch.equal(value, other.state_dict()[name]), name
 
 
-def test_the_averaged_network_is_evaluated(method):
+def test_the_ema_model_is_evaluated(method):
     for batch in batches(method, 3):
         take(method, batch)
     if "averaged" not in method.evaluated_weights:
@@ -107,26 +107,26 @@ def test_the_averaged_network_is_evaluated(method):
 
 
 @pytest.mark.slow
-@torch._inductor.config.patch(fallback_random=True)  # the draws of eager
+@torch._inductor.config.patch(fallback_random=True)  # the random numbers of eager mode
 def test_compiled_agrees_with_eager_in_float64(method):
     """One graph without a break, to 1e-9 over three steps."""
     torch._dynamo.reset()
-    twin = build(method.Config.method)
-    fast = torch.compile(twin, fullgraph=True)
+    other = build(method.Config.method)
+    fast = torch.compile(other, fullgraph=True)
     for batch in batches(method, 3):
         eager = take(method, batch)
-        torch.manual_seed(int(twin.step))
+        torch.manual_seed(int(other.step))
         compiled = fast(batch)
         torch.testing.assert_close(eager.loss, compiled.loss, rtol=1e-9, atol=1e-11)
-        twin.zero_grad()
+        other.zero_grad()
         compiled.loss.backward()
         with torch.no_grad():
-            for p in twin.parameters():
+            for p in other.parameters():
                 if p.requires_grad:
                     p.sub_(0.1 * p.grad)
-        twin.after_step(compiled.remember)
+        other.after_step(compiled.remember)
     for name, value in method.state_dict().items():
-        torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(value, other.state_dict()[name], rtol=1e-7, atol=1e-9)
 
 
 METHOD = """
@@ -161,7 +161,7 @@ def test_a_method_in_a_file(tmp_path, tiny):
     ("content", "message"),
     [
         (None, "does not exist"),
-        ("x = 1", "must define one class derived from Method, not 0"),
+        ("x = 1", "must define one subclass of comatch.methods.Method, not 0"),
         (METHOD + METHOD.replace("HardLabels", "Other"), "not 2"),
         ("import nowhere_to_be_found", "cannot be imported: ModuleNotFoundError"),
         ("def forward(:", "cannot be imported: SyntaxError"),

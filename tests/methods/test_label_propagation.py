@@ -1,4 +1,4 @@
-"""Label propagation: its labels, its loss, when it looks at everything and what that leaves."""
+"""Label propagation: its labels, its loss, and when it propagates."""
 
 import copy
 import math
@@ -13,24 +13,23 @@ from comatch.nets import WideResNet
 from comatch.types import UNLABELLED, AllImages, Batch, Task
 
 CLASSES, B, MUB, IMAGES, LABELLED = 3, 4, 7, 30, 6
-MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 BUFFERS = ("label", "certainty", "class_weight")
 
 
 def make(steps=10, **settings):
     torch.manual_seed(0)
     config = methods.find("label_propagation").Config(**{"neighbours": 4, **settings})
-    task = Task(CLASSES, steps, IMAGES, MEAN, STD)
+    task = Task(CLASSES, steps, IMAGES)
     return methods.build(config, WideResNet(10, 1), task).double()
 
 
-def everything(seed=2):
+def everything(seed=2, chunk=11):
     generator = torch.Generator().manual_seed(seed)
     x, u = (
-        torch.randint(256, (n, 3, 8, 8), generator=generator, dtype=torch.uint8)
+        torch.randn(n, 3, 8, 8, generator=generator, dtype=torch.float64)
         for n in (LABELLED, IMAGES)
     )
-    return AllImages(x, torch.arange(LABELLED) % CLASSES, u)
+    return AllImages(x.split(chunk), torch.arange(LABELLED) % CLASSES, u.split(chunk))
 
 
 def batch(seed=1):
@@ -45,17 +44,14 @@ def state(method):
 
 
 def test_propagated_labels_against_dense_matrices():
-    """AllImages in one piece, from images to weights."""
+    """From images to class weights, all images at once."""
     method = make(iterations=200)
     seen = everything()
     method.refresh(seen)
 
     net = copy.deepcopy(method.net).eval()
-    images = torch.cat([seen.x, seen.u]).double() / 255
-    for channel in range(3):
-        images[:, channel] = (images[:, channel] - MEAN[channel]) / STD[channel]
     with torch.no_grad():
-        v = net(images).features
+        v = net(torch.cat([*seen.x, *seen.u])).features
     v = v / v.norm(dim=1, keepdim=True)
     n = len(v)
     a = torch.zeros(n, n, dtype=torch.float64)
@@ -95,21 +91,21 @@ def test_loss_image_by_image():
     log_p = F.log_softmax(logits, dim=1).tolist()
     weight = method.class_weight.tolist()
     loss_x = sum(-weight[c] * log_p[i][c] for i, c in enumerate(b.y.tolist())) / B
-    loss_u, guesses = 0.0, []
+    loss_u, labels = 0.0, []
     for i, image in enumerate(b.rows.tolist()):
         c = method.label[image].item()
-        guesses.append(c)
+        labels.append(c)
         if c != UNLABELLED:
             loss_u -= method.certainty[image].item() * weight[c] * log_p[B + i][c] / MUB
     step = method(b)
     assert step.loss.item() == pytest.approx(loss_x + loss_u, rel=1e-9)
     assert step.metrics["loss_u"].item() == pytest.approx(loss_u, rel=1e-9)
     assert loss_u > 0
-    assert step.pseudo_labels.tolist() == guesses
-    assert guesses[0] == UNLABELLED
+    assert step.pseudo_labels.tolist() == labels
+    assert labels[0] == UNLABELLED
 
 
-def test_before_the_first_labels_it_is_supervised():
+def test_before_the_first_propagation_it_is_supervised():
     method = make()
     b = batch()
     logits = copy.deepcopy(method.net)(torch.cat([b.x, *b.u])).logits[:B]
@@ -138,18 +134,18 @@ def test_labels_are_propagated_evenly_after_the_warm_up(steps, warm_up, refreshe
     assert [step for step in range(steps) if method.due(step)] == list(expected)
 
 
-def test_before_step_does_so_when_it_is_due(monkeypatch):
+def test_before_step_propagates_when_it_is_due(monkeypatch):
     method = make(steps=10, warm_up=0.2, refreshes=3)
-    seen, looked = everything(), []
-    monkeypatch.setattr(method, "refresh", lambda given: looked.append(given is seen))
+    seen, refreshed = everything(), []
+    monkeypatch.setattr(method, "refresh", lambda images: refreshed.append(images is seen))
     for step in range(10):
         method.before_step(step, seen)
-        assert len(looked) == sum(step >= due for due in (2, 5, 8))
-    assert all(looked)
+        assert len(refreshed) == sum(step >= due for due in (2, 5, 8))
+    assert all(refreshed)
 
 
-def test_looking_at_everything_leaves_no_trace_but_labels():
-    """Mode, precision, statistics, random numbers and addresses are as they were."""
+def test_propagation_changes_only_its_buffers():
+    """Mode, precision, batch norm statistics, random state and addresses stay the same."""
     method = make(warm_up=0.0)
     method.net.compute_dtype = torch.bfloat16
     before, random = state(method), torch.get_rng_state()
@@ -167,11 +163,11 @@ def test_looking_at_everything_leaves_no_trace_but_labels():
 
 
 def test_chunks_of_images_make_no_difference():
-    method, images = make(), everything().u
+    method = make()
     with torch.no_grad():
-        whole = method.features(images)
-        for chunk in (1, 7, 30):
-            torch.testing.assert_close(method.features(images, chunk), whole)
+        whole = method.features(everything(chunk=IMAGES).u)
+        for chunk in (1, 7, 29):
+            torch.testing.assert_close(method.features(everything(chunk=chunk).u), whole)
     torch.testing.assert_close(whole.norm(dim=1), torch.ones(IMAGES, dtype=torch.float64))
 
 
@@ -203,8 +199,8 @@ def take(method, number, seen):
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5])
-def test_killed_and_resumed_is_the_same(stop):
-    """Before the first labels, between two refreshes, and right at one: 2, 4 and 6."""
+def test_resume_is_bit_exact(stop):
+    """Before the first propagation, between two, and right at one: they are at 2, 4 and 6."""
     method, other = (make(steps=8, warm_up=0.25, refreshes=3) for _ in range(2))
     seen = everything()
     for number in range(stop):
@@ -218,7 +214,7 @@ def test_killed_and_resumed_is_the_same(stop):
 
 
 def test_true_labels_of_unlabelled_images_are_never_used(build_run):
-    """With other true labels, a run learns the same, and only its score differs."""
+    """With other true labels a run is the same, and only its metrics differ."""
     states, scores = [], []
     for shift in (0, 1):
         run = build_run(method="label_propagation", steps=6, warm_up=0.3, refreshes=2)

@@ -1,4 +1,4 @@
-"""ReMixMatch against a slow twin that goes image by image, over several steps."""
+"""ReMixMatch against a reference implementation that computes image by image."""
 
 import copy
 import math
@@ -54,12 +54,12 @@ def mean_entropy(targets, p):
 
 def quarter_turns(image, quarters):
     for _ in range(quarters):
-        image = image.transpose(1, 2).flip(1)  # a quarter against the clock
+        image = image.transpose(1, 2).flip(1)  # a quarter turn anticlockwise
     return image
 
 
-class Twin:
-    """Knows the settings and what was seen, and computes a step in plain Python."""
+class Reference:
+    """A step in plain Python, with lists for the memory."""
 
     def __init__(self, window):
         self.window, self.means_p, self.means_y = window, [], []
@@ -67,7 +67,7 @@ class Twin:
 
     def step(self, method, b, weight):
         mean, std = torch.tensor(MEAN), torch.tensor(STD)
-        with torch.no_grad():  # the draws in the method's order; what they do is tested elsewhere
+        with torch.no_grad():  # drawn in the method's order; augmentation has its own tests
             weak = denormalise(torch.cat([b.x, b.u[1], b.u[2]]), mean.double(), std.double())
             probes, drawn = method.augment.probe(weak[:B])
             strong = list(normalise(method.augment(weak), mean, std))
@@ -80,13 +80,13 @@ class Twin:
         ratio = [
             max(y, 1e-6) / p for y, p in zip(mean_of(self.means_y), mean_of(self.means_p), strict=1)
         ]
-        guesses = []
+        labels_u = []
         for p in anchor_p:
             aligned = normalised([value * r for value, r in zip(p, ratio, strict=True)])
-            guesses.append(normalised([value**2 for value in aligned]))  # T = 0.5
+            labels_u.append(normalised([value**2 for value in aligned]))  # T = 0.5
 
         images = strong[:B] + list(b.u[0]) + strong[B:]
-        targets = labels + guesses * 3
+        targets = labels + labels_u * 3
         order = torch.rand(len(targets)).argsort().tolist()
         gamma = torch._standard_gamma(torch.full((2, len(targets)), 0.75)).tolist()
         mixed, mixed_targets = [], []
@@ -95,12 +95,12 @@ class Twin:
             share = max(share, 1 - share)
             mixed.append(share * images[i] + (1 - share) * images[j])
             pairs = zip(targets[i], targets[j], strict=True)
-            mixed_targets.append([share * mine + (1 - share) * its for mine, its in pairs])
+            mixed_targets.append([share * a + (1 - share) * b for a, b in pairs])
         quarters = torch.randint(4, (MUB,)).tolist()
         first = strong[B : B + MUB]
-        turned = [quarter_turns(p, r) for p, r in zip(first, quarters, strict=True)]
+        rotated = [quarter_turns(p, r) for p, r in zip(first, quarters, strict=True)]
 
-        out = copy.deepcopy(method.net)(torch.stack(mixed + first + turned))
+        out = copy.deepcopy(method.net)(torch.stack(mixed + first + rotated))
         p = F.softmax(out.logits, dim=1).tolist()
         p_first = p[len(mixed) : len(mixed) + MUB]
         rotations = F.softmax(method.rotation(out.features[-MUB:]), dim=1).tolist()
@@ -108,21 +108,21 @@ class Twin:
         parts = {
             "loss_x": mean_entropy(mixed_targets[:B], p[:B]),
             "loss_u": mean_entropy(mixed_targets[B:], p[B : len(mixed)]),
-            "loss_u1": mean_entropy(guesses, p_first),
+            "loss_u1": mean_entropy(labels_u, p_first),
             "loss_r": loss_r,
         }
         self.probe(drawn, labels, probe_p)
         loss = parts["loss_x"] + weight * (1.5 * parts["loss_u"] + 0.7 * parts["loss_u1"])
-        return loss + 0.3 * loss_r, parts, guesses
+        return loss + 0.3 * loss_r, parts, labels_u
 
     def probe(self, drawn, labels, p):
-        """Bins are moved one hit after the other, all hits of a bin by their mean."""
-        hits = {}
+        """Each probe of a bin updates its weight with the mean of its matches."""
+        probed = {}
         for i, (y, q) in enumerate(zip(labels, p, strict=True)):
             match = 1 - sum(abs(a - b) for a, b in zip(y, q, strict=True)) / 2
             for cell in zip(drawn.kind[i].tolist(), drawn.bin[i].tolist(), strict=True):
-                hits.setdefault(cell, []).append(match)
-        for (kind, bin), matches in hits.items():
+                probed.setdefault(cell, []).append(match)
+        for (kind, bin), matches in probed.items():
             for _ in matches:
                 old = self.weights[kind][bin]
                 self.weights[kind][bin] = 0.9 * old + 0.1 * sum(matches) / len(matches)
@@ -130,38 +130,37 @@ class Twin:
 
 def test_remixmatch():
     method = make(lambda_u1=0.7, lambda_r=0.3, ramp=0.25, alignment_window=2, bin_decay=0.9)
-    twin = Twin(window=2)
+    reference = Reference(window=2)
     for i, weight in enumerate((0.0, 0.5, 1.0, 1.0)):  # the run has 8 steps
         b = batch(i)
         torch.manual_seed(i)
-        loss, parts, guesses = twin.step(method, b, weight)
+        loss, parts, labels_u = reference.step(method, b, weight)
         torch.manual_seed(i)
         step = method(b)
         assert step.loss.item() == pytest.approx(loss, rel=1e-5)  # shares are float32
         for name, value in parts.items():
             assert step.metrics[name].item() == pytest.approx(value, rel=1e-5), name
         assert step.metrics["weight"].item() == pytest.approx(weight)
-        assert step.pseudo_labels.tolist() == [q.index(max(q)) for q in guesses]
+        assert step.pseudo_labels.tolist() == [q.index(max(q)) for q in labels_u]
         method.after_step(step.remember)
-        torch.testing.assert_close(method.augment.weights, torch.tensor(twin.weights).double())
+        torch.testing.assert_close(method.augment.weights, torch.tensor(reference.weights).double())
     assert (method.augment.weights < 1).sum() > B
 
 
-def test_guesses_are_as_frequent_as_labels():
-    """A network that says the first class too often, and labels that are mostly of the last."""
+def test_pseudo_labels_have_the_class_frequency_of_the_labels():
+    """The network predicts the first class too often, and most labels are of the last."""
     method = make(temperature=1.0)
     torch.manual_seed(0)
     p = F.softmax(torch.randn(5000, CLASSES, dtype=torch.float64) + torch.tensor([1, 0, 0]), dim=1)
     frequency = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
-    q = method.guess(p, p.mean(0), frequency)
+    q = method.pseudo_labels(p, p.mean(0), frequency)
     torch.testing.assert_close(q.sum(1), torch.ones_like(q[:, 0]))
     far = (p.mean(0) - frequency).abs().max()
     assert (q.mean(0) - frequency).abs().max() < far / 4
-    assert method.guess(p, p.mean(0), torch.tensor([0.0, 0, 1]).double()).isfinite().all()
+    assert method.pseudo_labels(p, p.mean(0), torch.tensor([0.0, 0, 1]).double()).isfinite().all()
 
 
-def test_only_the_views_and_the_labels_are_given_a_gradient():
-    """The guess, the probes and the strengths are given: no gradient flows through them."""
+def test_no_gradient_flows_through_pseudo_labels_and_strengths():
     method = make()
     method.step.fill_(8)
     step = method(batch(0))

@@ -1,4 +1,4 @@
-"""Each rival's loss against a slow twin that goes image by image, and how they are related."""
+"""The loss of each baseline method against a reference that computes image by image."""
 
 import copy
 import math
@@ -51,16 +51,16 @@ def one_hot(index):
     return [float(index == i) for i in range(CLASSES)]
 
 
-def labelled(p, y):
+def labelled_loss(p, y):
     return sum(cross_entropy(one_hot(c), q) for c, q in zip(y.tolist(), p, strict=True)) / len(p)
 
 
-def confident_loss(guesses, targets, learned, threshold):
+def confident_loss(q, targets, p, threshold):
     total = 0.0
-    for guess, target, p in zip(guesses, targets, learned, strict=True):
-        if max(guess) >= threshold:
-            total += cross_entropy(target, p)
-    return total / len(guesses)
+    for pseudo_label, target, prediction in zip(q, targets, p, strict=True):
+        if max(pseudo_label) >= threshold:
+            total += cross_entropy(target, prediction)
+    return total / len(q)
 
 
 def test_fixmatch():
@@ -69,12 +69,12 @@ def test_fixmatch():
     x, strong, weak = predictions(method, b.x, b.u[1], b.u[0])
     targets = [one_hot(p.index(max(p))) for p in weak]
     step = method(b)
-    expected = labelled(x, b.y) + 2 * confident_loss(weak, targets, strong, 0.9)
+    expected = labelled_loss(x, b.y) + 2 * confident_loss(weak, targets, strong, 0.9)
     assert step.loss.item() == pytest.approx(expected, rel=1e-9)
-    guesses = [p.index(max(p)) if max(p) >= 0.9 else UNLABELLED for p in weak]
-    assert step.pseudo_labels.tolist() == guesses
-    assert UNLABELLED in guesses, "some are not confident"
-    assert max(guesses) > UNLABELLED, "and some are"
+    labels = [p.index(max(p)) if max(p) >= 0.9 else UNLABELLED for p in weak]
+    assert step.pseudo_labels.tolist() == labels
+    assert UNLABELLED in labels, "some are not confident"
+    assert max(labels) > UNLABELLED, "and some are"
 
 
 def test_fixmatch_da():
@@ -91,25 +91,25 @@ def test_fixmatch_da():
             aligned.append([s / sum(scaled) for s in scaled])
         targets = [one_hot(q.index(max(q))) for q in aligned]
         step = method(b)
-        expected = labelled(x, b.y) + confident_loss(aligned, targets, strong, 0.6)
+        expected = labelled_loss(x, b.y) + confident_loss(aligned, targets, strong, 0.6)
         assert step.loss.item() == pytest.approx(expected, rel=1e-9)
         method.after_step(step.remember)
 
 
 def test_comatch_without_bank_graph_and_soft_labels_is_fixmatch_da():
-    """alpha = 1, lambda_ctr = 0, hard labels; in eval mode, where views do not see each other."""
-    rival = make("fixmatch_da").eval()
-    mine = make("comatch", alpha=1.0, lambda_ctr=0.0, hard_labels=True, bank_size=8).eval()
-    mine.net.load_state_dict(rival.net.state_dict(), strict=False)
+    """In eval mode, where batch norm does not mix the views."""
+    baseline = make("fixmatch_da").eval()
+    comatch = make("comatch", alpha=1.0, lambda_ctr=0.0, hard_labels=True, bank_size=8).eval()
+    comatch.net.load_state_dict(baseline.net.state_dict(), strict=False)
     for seed in range(4):
-        b = batch(mine, seed)
-        steps = mine(b), rival(b._replace(u=b.u[:2]))
+        b = batch(comatch, seed)
+        steps = comatch(b), baseline(b._replace(u=b.u[:2]))
         assert steps[0].loss.item() == pytest.approx(steps[1].loss.item(), rel=1e-12)
         assert torch.equal(steps[0].pseudo_labels, steps[1].pseudo_labels)
-        for method, step in zip((mine, rival), steps, strict=True):
+        for method, step in zip((comatch, baseline), steps, strict=True):
             for name, rows in step.remember.items():
                 getattr(method, name).push(*(rows if isinstance(rows, tuple) else (rows,)))
-    assert isinstance(mine, CoMatch)
+    assert isinstance(comatch, CoMatch)
 
 
 @pytest.mark.parametrize(("done", "weight"), [(0, 0.0), (10, 0.0), (35, 1.5), (60, 3.0), (99, 3.0)])
@@ -119,7 +119,7 @@ def test_pseudo_label(done, weight):
     b = batch(method)
     x, u = predictions(method, b.x, b.u[0])
     targets = [one_hot(p.index(max(p))) for p in u]
-    expected = labelled(x, b.y) + weight * confident_loss(u, targets, u, 0.0)
+    expected = labelled_loss(x, b.y) + weight * confident_loss(u, targets, u, 0.0)
     assert method(b).loss.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -137,7 +137,7 @@ def test_pi_model(done, share):
     b = batch(method)
     x, one, other = predictions(method, b.x, *b.u)
     weight = 8 * math.exp(-5 * (1 - share) ** 2)
-    expected = labelled(x, b.y) + weight * squared(one, other)
+    expected = labelled_loss(x, b.y) + weight * squared(one, other)
     assert method(b).loss.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -145,13 +145,13 @@ def test_mean_teacher():
     method = make("mean_teacher", lambda_u=8.0, ramp=0.5)
     with torch.no_grad():
         for p in method.ema.net.parameters():
-            p.add_(0.1 * torch.randn_like(p))  # a teacher that differs
+            p.add_(0.1 * torch.randn_like(p))  # differs from the student
     b = batch(method)
     method.step.fill_(1)
     x, student = predictions(method, b.x, b.u[0])
     teacher = F.softmax(copy.deepcopy(method.ema.net)(b.u[1]).logits, dim=1).tolist()
     step = method(b)
-    expected = labelled(x, b.y) + 8 * squared(student, teacher)
+    expected = labelled_loss(x, b.y) + 8 * squared(student, teacher)
     assert step.loss.item() == pytest.approx(expected, rel=1e-9)
     step.loss.backward()
     assert all(p.grad is None for p in method.ema.net.parameters())
@@ -168,11 +168,11 @@ def test_uda(tsa, release):
     x, strong, weak = predictions(method, b.x, b.u[1], b.u[0])
     most = 2.0 if release is None else release * (1 - 1 / CLASSES) + 1 / CLASSES
     counted = [-math.log(p[c]) for p, c in zip(x, b.y.tolist(), strict=True) if p[c] <= most]
-    sharp = []
+    sharpened = []
     for p in weak:
         powers = [q ** (1 / 0.4) for q in p]
-        sharp.append([power / sum(powers) for power in powers])
-    expected = sum(counted) / max(1, len(counted)) + confident_loss(weak, sharp, strong, 0.6)
+        sharpened.append([power / sum(powers) for power in powers])
+    expected = sum(counted) / max(1, len(counted)) + confident_loss(weak, sharpened, strong, 0.6)
     step = method(b)
     assert step.loss.item() == pytest.approx(expected, rel=1e-6)
     assert step.metrics["released"].item() == pytest.approx(len(counted) / B)
@@ -183,12 +183,12 @@ def test_mixmatch():
     method.step.fill_(1)
     b = batch(method)
     one, other = predictions(method, *b.u)
-    guesses = []
-    for p, q in zip(one, other, strict=True):
-        powers = [((s + t) / 2) ** 2 for s, t in zip(p, q, strict=True)]
-        guesses.append([power / sum(powers) for power in powers])
+    q = []
+    for p_one, p_other in zip(one, other, strict=True):
+        powers = [((s + t) / 2) ** 2 for s, t in zip(p_one, p_other, strict=True)]
+        q.append([power / sum(powers) for power in powers])
     images = list(torch.cat([b.x, *b.u]))
-    labels = [one_hot(c) for c in b.y.tolist()] + guesses + guesses
+    labels = [one_hot(c) for c in b.y.tolist()] + q + q
 
     torch.manual_seed(5)
     order = torch.rand(len(labels)).argsort().tolist()
@@ -199,7 +199,7 @@ def test_mixmatch():
         share = max(share, 1 - share)
         mixed.append(share * images[i] + (1 - share) * images[j])
         pairs = zip(labels[i], labels[j], strict=True)
-        targets.append([share * mine + (1 - share) * its for mine, its in pairs])
+        targets.append([share * a + (1 - share) * b for a, b in pairs])
     (p,) = predictions(method, torch.stack(mixed))
     loss_x = sum(cross_entropy(t, q) for t, q in zip(targets[:B], p[:B], strict=True)) / B
     expected = loss_x + 75 / 4 * squared(targets[B:], p[B:])
@@ -207,32 +207,32 @@ def test_mixmatch():
     torch.manual_seed(5)
     step = method(b)
     assert step.loss.item() == pytest.approx(expected, rel=1e-5)  # shares are float32
-    assert step.pseudo_labels.tolist() == [q.index(max(q)) for q in guesses]
+    assert step.pseudo_labels.tolist() == [row.index(max(row)) for row in q]
 
 
 def test_s4l_rotation():
     method = make("s4l_rotation", lambda_u=0.5)
     b = batch(method)
-    turned, which = [], []
+    rotated, which = [], []
     for quarters in range(4):
         for image in b.u[0]:
             for _ in range(quarters):
-                image = image.transpose(1, 2).flip(1)  # a quarter against the clock
-            turned.append(image)
+                image = image.transpose(1, 2).flip(1)  # a quarter turn anticlockwise
+            rotated.append(image)
             which.append(quarters)
     net = copy.deepcopy(method.net)
-    out = net(torch.cat([b.x, torch.stack(turned)]))
+    out = net(torch.cat([b.x, torch.stack(rotated)]))
     rotations = F.softmax(method.rotation(out.features[B:]), dim=1).tolist()
     x = F.softmax(out.logits[:B], dim=1).tolist()
     loss_u = -sum(math.log(p[r]) for p, r in zip(rotations, which, strict=True)) / len(which)
     step = method(b)
-    assert step.loss.item() == pytest.approx(labelled(x, b.y) + 0.5 * loss_u, rel=1e-9)
+    assert step.loss.item() == pytest.approx(labelled_loss(x, b.y) + 0.5 * loss_u, rel=1e-9)
     right = sum(p.index(max(p)) == r for p, r in zip(rotations, which, strict=True)) / len(which)
     assert step.metrics["rotation_accuracy"].item() == pytest.approx(right)
 
 
 def test_vat():
-    """The direction by autograd's own gradient, everything else image by image."""
+    """The direction by autograd, everything else image by image."""
     method = make("vat", epsilon=2.0, lambda_u=0.3, lambda_entropy=0.06)
     b = batch(method)
     x, u = predictions(method, b.x, b.u[0])
@@ -249,9 +249,9 @@ def test_vat():
         ) / len(u)
 
     (slope,) = torch.autograd.grad(divergences(b.u[0] + start), start)
-    worst = b.u[0] + torch.stack([2 * d / d.norm() for d in slope])
+    perturbed = b.u[0] + torch.stack([2 * d / d.norm() for d in slope])
     entropy = sum(cross_entropy(p, p) for p in u) / len(u)
-    expected = labelled(x, b.y) + 0.3 * divergences(worst).item() + 0.06 * entropy
+    expected = labelled_loss(x, b.y) + 0.3 * divergences(perturbed).item() + 0.06 * entropy
 
     before = {name: value.clone() for name, value in method.net.named_buffers()}
     torch.manual_seed(3)
@@ -260,7 +260,7 @@ def test_vat():
     counted = (
         method.net.encoder.norm.num_batches_tracked - before["encoder.norm.num_batches_tracked"]
     )
-    assert counted == 2, "the search for the direction leaves no trace"
+    assert counted == 2, "the power iteration does not update batch norm"
 
 
 def test_bad_settings():

@@ -1,4 +1,4 @@
-"""Temporal ensembling against a slow twin that keeps a list of visits for each image."""
+"""Temporal ensembling against a reference with a list of predictions for each image."""
 
 import copy
 import math
@@ -31,27 +31,27 @@ def batch(seed):
     return Batch(x, y, (u,), torch.randperm(IMAGES, generator=generator)[:MUB])
 
 
-def target_of(visits, alpha):
-    """The paper's Z, one visit after the other, without the zeros it began with."""
+def target_of(predictions, alpha):
+    """The paper's Z after these predictions, with its bias correction."""
     z = [0.0] * CLASSES
-    for p in visits:
+    for p in predictions:
         z = [alpha * a + (1 - alpha) * b for a, b in zip(z, p, strict=True)]
-    return [a / (1 - alpha ** len(visits)) for a in z]
+    return [a / (1 - alpha ** len(predictions)) for a in z]
 
 
-def test_against_a_list_of_visits():
+def test_against_lists_of_predictions():
     method = make(alpha=0.6, lambda_u=2.4, ramp=0.5)
-    visits = [[] for _ in range(IMAGES)]
+    earlier = [[] for _ in range(IMAGES)]
     for step in range(6):
         b = batch(step)
         logits = copy.deepcopy(method.net)(torch.cat([b.x, *b.u])).logits
         loss_x = F.cross_entropy(logits[:B], b.y).item()
         p = F.softmax(logits[B:], dim=1).tolist()
         total, seen = 0.0, 0
-        for image, mine in zip(b.rows.tolist(), p, strict=True):
-            if visits[image]:
-                target = target_of(visits[image], 0.6)
-                total += sum((a - t) ** 2 for a, t in zip(mine, target, strict=True)) / CLASSES
+        for image, own in zip(b.rows.tolist(), p, strict=True):
+            if earlier[image]:
+                target = target_of(earlier[image], 0.6)
+                total += sum((a - t) ** 2 for a, t in zip(own, target, strict=True)) / CLASSES
                 seen += 1
         weight = 2.4 * math.exp(-5 * (1 - min(1, step / 10 / 0.5)) ** 2)
 
@@ -60,13 +60,13 @@ def test_against_a_list_of_visits():
         assert result.metrics["loss_u"].item() == pytest.approx(total / MUB, rel=1e-9)
         assert result.metrics["seen"].item() == pytest.approx(seen / MUB)
         method.after_step(result.remember)
-        for image, mine in zip(b.rows.tolist(), p, strict=True):
-            visits[image].append(mine)
-    assert min(map(len, visits)) >= 1
-    assert max(map(len, visits)) >= 4
+        for image, own in zip(b.rows.tolist(), p, strict=True):
+            earlier[image].append(own)
+    assert min(map(len, earlier)) >= 1
+    assert max(map(len, earlier)) >= 4
 
 
-def test_a_image_that_was_never_seen_gives_no_loss():
+def test_an_image_has_no_loss_the_first_time():
     method = make(lambda_u=1000.0, ramp=0.01)
     method.step.fill_(5)
     b = batch(0)
@@ -77,7 +77,7 @@ def test_a_image_that_was_never_seen_gives_no_loss():
     assert step.loss.item() == pytest.approx(supervised.item(), rel=1e-9)
 
 
-def test_no_gradient_flows_to_what_is_remembered():
+def test_no_gradient_flows_to_the_memory():
     method = make()
     b = batch(0)
     method.after_step(method(b).remember)
@@ -86,7 +86,7 @@ def test_no_gradient_flows_to_what_is_remembered():
     assert not any(buffer.requires_grad for buffer in method.buffers())
 
 
-def test_killed_and_resumed_is_the_same():
+def test_resume_is_bit_exact():
     method = make()
     for seed in range(3):
         method.after_step(method(batch(seed)).remember)

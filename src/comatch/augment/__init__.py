@@ -1,10 +1,10 @@
-"""Augmentation of whole batches, each image with random parameters of its own.
+"""Augmentation of whole batches, with random parameters for each image.
 
-Sample, then apply: `sample_x(n, ..., device)` draws one parameter row per image and
-`x(images, rows)` is a pure function of both. `geometry` moves pixels, `colour` changes them, and
-`policies` strings them together into the views that a method declares. `ctaugment` learns how
-strong they may be, and `mixing` puts images between images.
+Sample, then apply: `sample_x(n, ..., device)` draws one row of parameters for each image, and
+`x(images, rows)` is a pure function of both. `geometry` moves pixels and `colour` changes them.
+`policies` combines both into the views that a method declares. `ctaugment` learns the strength of
+augmentations, and `mixing` mixes pairs of images.
 
-Inside this room images are float32 in 0 .. 255. Nothing loops over images, waits for the
-device or branches on a value, so a policy runs eagerly, compiled or inside a CUDA graph.
+In this package images are float32 in 0 .. 255. Nothing loops over images, waits for the device or
+branches on a value, so a policy runs eagerly, compiled or inside a CUDA graph.
 """

@@ -1,4 +1,4 @@
-"""From drawn images to the batch that a method sees: every view augmented and normalised."""
+"""From drawn images to the batch of a method: all views augmented and normalised."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from comatch.types import Batch
 
 
 class AugmentBatch:
-    """A weak view of each labelled image, and one view of each unlabelled image for each name."""
+    """A weak view of each labelled image, and the named views of each unlabelled image."""
 
     def __init__(self, names: Sequence[str], views: Views, mean: Tensor, std: Tensor) -> None:
         self.mean, self.std = mean, std

@@ -1,8 +1,8 @@
-"""Operations that change colours where they are, with the meaning they have in Pillow.
+"""Operations on the colours of pixels, defined as in Pillow.
 
-Half of them are one idea, `blend`: the straight line from a poorer image (black, grey, blurred)
-to the image itself, followed beyond it when the factor exceeds 1.
-Pillow's images are 8-bit, so histograms and greys are taken in whole grey levels here too.
+Half of them are a `blend`: interpolation from a degenerate image (black, grey, blurred) to the
+image itself, and extrapolation if the factor exceeds 1. Pillow's images are 8-bit, so histograms
+and greys are computed in whole grey levels here too.
 """
 
 from typing import NamedTuple
@@ -22,10 +22,10 @@ def equalize(images: Tensor) -> Tensor:
     """Spread each channel's values so that all grey levels are about equally frequent.
 
     Pillow's formula: a value becomes (number of smaller pixels + step / 2) / step, in integers,
-    where step = (number of pixels below the maximum) / 255. A step of 0 leaves the channel alone,
-    which is the fate of nearly every image of 16 x 16 pixels and of all smaller ones.
+    where step = (number of pixels below the maximum) / 255. A step of 0 leaves the channel
+    unchanged: that is so for nearly all images of 16 x 16 pixels and for all smaller ones.
     """
-    # Clamped, because a compiled kernel also looks at what lies beside the batch.
+    # Clamped, because a compiled kernel also reads memory beside the batch.
     values = images.round().clamp(0, 255).long().flatten(2)  # [N, 3, H W]
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=values.device)
     ones = torch.ones(1, 1, 1, dtype=torch.int32, device=values.device)
@@ -42,7 +42,7 @@ def invert(images: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert what is as bright as the threshold or brighter."""
+    """Invert values at or above the threshold."""
     return torch.where(images < _column(threshold), images, invert(images))
 
 
@@ -84,7 +84,7 @@ def mean_grey(images: Tensor) -> Tensor:
 
 
 def smooth(images: Tensor) -> Tensor:
-    """Every pixel's mean with its neighbours, weighing 5 against their 1; the border is kept."""
+    """The mean of each pixel (weight 5) and its neighbours (weight 1); the border is kept."""
     rows = images[..., :-2, :] + images[..., 1:-1, :] + images[..., 2:, :]
     block = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]  # sums of 3 x 3
     smoothed = images.clone()
@@ -93,7 +93,7 @@ def smooth(images: Tensor) -> Tensor:
 
 
 def blur(images: Tensor) -> Tensor:
-    """Every pixel becomes the mean of the sixteen that lie two away; the border is kept."""
+    """The mean of the sixteen pixels at distance two of each pixel; the border is kept."""
     inner = images[..., 1:-1, 1:-1]
     square = F.avg_pool2d(images, 5, stride=1, divisor_override=1)  # sums of 5 x 5
     ring = square - F.avg_pool2d(inner, 3, stride=1, divisor_override=1)
@@ -103,7 +103,7 @@ def blur(images: Tensor) -> Tensor:
 
 
 def hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Turn every colour by a share of the colour circle, keeping its HSV saturation and value."""
+    """Shift the hue by a share of the colour circle; HSV saturation and value are kept."""
     red, green, blue = images.split(1, dim=1)
     value = images.amax(1, keepdim=True)  # [N, 1, H, W]
     chroma = value - images.amin(1, keepdim=True)
@@ -111,8 +111,8 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
     sixths = torch.where(value == red, green - blue, sixths) / chroma.clamp(min=1e-6)
     angle = sixths / 6 + _column(shift)
 
-    # A channel is lowest up to one sixth of the circle away from its opposite colour (cyan at 3/6,
-    # magenta at 5/6, yellow at 7/6), and highest from two sixths on.
+    # A channel has its minimum within one sixth of the circle around its complementary colour (cyan
+    # at 3/6, magenta at 5/6, yellow at 7/6), and its maximum from two sixths on.
     opposite = torch.arange(3.0, 8.0, 2.0, device=images.device) / 6
     away = angle - opposite[:, None, None]  # [N, 3, H, W]
     away = 6 * (away - away.round()).abs()
@@ -126,7 +126,7 @@ class Jitter(NamedTuple):
     """A random change of all four properties, in a random order."""
 
     order: Tensor  # [N, 4] the properties, first to last
-    amounts: Tensor  # [N, 4] by property: three factors and the shift of the hue
+    amounts: Tensor  # [N, 4] by property: three factors and the hue shift
 
 
 def sample_jitter(n: int, strength: float, hue_strength: float, device: torch.device) -> Jitter:
@@ -138,25 +138,25 @@ def sample_jitter(n: int, strength: float, hue_strength: float, device: torch.de
 
 
 def jitter(images: Tensor, params: Jitter) -> Tensor:
-    """torchvision's ColorJitter with an order for each image.
+    """torchvision's ColorJitter, with a random order for each image.
 
-    Each of the four turns does one blend and one shift of the hue for the whole batch; an image
-    whose turn it is not gets the factor 1 or the shift 0.
+    Each of four rounds does one blend and one hue shift for the whole batch. For an image that has
+    another property in this round, the factor is 1 or the shift 0.
     """
-    for turn in params.order.unbind(1):  # [N]
-        amount = params.amounts.gather(1, turn[:, None])[:, 0]  # [N]
-        other = grey(images) * _column(turn == SATURATION)  # brightness: black
-        other = other + mean_grey(images) * _column(turn == CONTRAST)
-        images = blend(images, other, amount.masked_fill(turn == HUE, 1))
-        images = hue(images, amount * (turn == HUE))
+    for kind in params.order.unbind(1):  # [N]
+        amount = params.amounts.gather(1, kind[:, None])[:, 0]  # [N]
+        other = grey(images) * _column(kind == SATURATION)  # brightness: black
+        other = other + mean_grey(images) * _column(kind == CONTRAST)
+        images = blend(images, other, amount.masked_fill(kind == HUE, 1))
+        images = hue(images, amount * (kind == HUE))
     return images
 
 
 def _column(values: Tensor) -> Tensor:
-    """One value per image, shaped to meet the images."""
+    """One value for each image, shaped to broadcast to the images."""
     return values[:, None, None, None]  # [N, 1, 1, 1]
 
 
 def _whole(values: Tensor) -> Tensor:
-    """The nearest whole grey level, halves upwards as in Pillow (`round` goes to the even one)."""
+    """The nearest whole grey level; halves round up as in Pillow, not to even as in `round`."""
     return (values + 0.5).floor()

@@ -1,18 +1,18 @@
-"""CTAugment: how strong an augmentation may be is found out while training (ReMixMatch, 3.2.1).
+"""CTAugment: the strength of augmentations is learned during training (ReMixMatch, 3.2.1).
 
-Each operation comes in 17 strengths, its bins, and each bin has a weight: how well labelled
-images are still recognised under it. Images are probed with bins drawn evenly, and the weights
-of those bins follow what the network makes of them:
+Each operation has 17 strengths, its bins. The weight of a bin measures how well the network
+predicts labelled images with this strength. It is updated with probes, labelled images whose bins
+are drawn uniformly:
 
     w <- rho w + (1 - rho) match,   match = 1 - 1/2 sum_c | p_c - y_c |
 
-Images to learn from get bins drawn by weight, among those whose weight is at least a share of the
-operation's largest. (So the authors' code; their text compares the weight itself, which leaves no
-bin to a network that is unsure everywhere.)
+Training images get bins in proportion to their weights, among those whose weight is at least a
+share of the operation's largest. This is as in the authors' code. Their text compares the weight
+itself, which leaves no bin if the network is unsure everywhere.
 
 The operations and their ranges are those of the paper's appendix, from bin 0 to bin 16 in equal
-steps; within a bin nothing more is drawn. Of rescale's two parameters the share is kept, and the
-way to interpolate is always bilinear.
+steps; within a bin the strength is constant. Rescale has only one of its two parameters, the
+share; the interpolation is always bilinear.
 """
 
 from typing import NamedTuple
@@ -45,8 +45,8 @@ OPERATIONS = (
     "translate_y",
 )
 BINS = 17
-DEPTH = 2  # operations that an image goes through
-FILL = 128.0  # the grey of what is covered or uncovered
+DEPTH = 2  # operations for each image
+FILL = 128.0  # the grey of cutouts and of pixels outside the image
 
 
 class Drawn(NamedTuple):
@@ -54,11 +54,11 @@ class Drawn(NamedTuple):
 
     kind: Tensor  # [N, depth] index into OPERATIONS
     bin: Tensor  # [N, depth]
-    centre: Tensor  # [N, depth, 2] (y, x) of the square, if it is a cutout
+    centre: Tensor  # [N, depth, 2] (y, x) of the square, for cutout
 
 
 class CTAugment(nn.Module):
-    """Two random operations for each image, in strengths that are still recognised."""
+    """Two random operations for each image, with learned strengths."""
 
     weights: Tensor  # [operations, bins]
 
@@ -68,29 +68,29 @@ class CTAugment(nn.Module):
         self.register_buffer("weights", torch.ones(len(OPERATIONS), BINS))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to learn from."""
+        """Augment training images."""
         return augment(images, sample(images, self.chances()))
 
     def probe(self, images: Tensor) -> tuple[Tensor, Drawn]:
-        """Images under bins drawn evenly, and what was drawn: for `push`."""
+        """Images with uniformly drawn bins, and the draw: the arguments of `push`."""
         drawn = sample(images, torch.ones_like(self.weights))
         return augment(images, drawn), drawn
 
     def chances(self) -> Tensor:  # [operations, bins]
-        """How often each bin is drawn, up to a factor for each operation."""
+        """The probability of each bin, up to a factor for each operation."""
         share = self.weights / self.weights.amax(1, keepdim=True).clamp(min=1e-12)
         return share * (share >= self.threshold)
 
     @torch.no_grad()
     def push(self, kind: Tensor, bin: Tensor, match: Tensor) -> None:
-        """What the probes under these bins [B, depth] have shown: their match [B].
+        """Update the weights with probes: their bins [B, depth] and their match [B].
 
-        A bin that was hit several times is moved once, by the mean of its matches and as far as so
-        many single moves would: w <- rho^hits w + (1 - rho^hits) mean. No order of them matters.
+        A bin with several probes is updated once, with the mean of their matches, as far as that
+        number of updates would: w <- rho^n w + (1 - rho^n) mean. So their order does not matter.
         """
         cell = (kind * BINS + bin).flatten()  # [B depth]
         match = match[:, None].expand(kind.shape).flatten().to(self.weights.dtype)
-        # Sums over a table: unlike `index_add_`, they are the same to the bit each time.
+        # Sums over a table are deterministic; `index_add_` is not.
         cells = torch.arange(self.weights.numel(), device=cell.device)
         hit = (cell[:, None] == cells).to(match.dtype)  # [B depth, operations * bins]
         hits = hit.sum(0).view_as(self.weights)
@@ -99,7 +99,7 @@ class CTAugment(nn.Module):
 
 
 def sample(images: Tensor, chances: Tensor) -> Drawn:
-    """Operations drawn evenly, their bins by the chances [operations, bins]."""
+    """Operations drawn uniformly, their bins in proportion to `chances` [operations, bins]."""
     n, _, height, width = images.shape
     kind = torch.randint(len(OPERATIONS), (n, DEPTH), device=images.device)
     below = chances.cumsum(1)[kind]  # [N, depth, bins]
@@ -116,13 +116,13 @@ def augment(images: Tensor, drawn: Drawn) -> Tensor:
 
 
 def operate(images: Tensor, kind: Tensor, bin: Tensor, centre: Tensor) -> Tensor:
-    """Every image under its own operation in its own strength, as in `policies.operate`.
+    """Each image with its own operation and strength, as in `policies.operate`.
 
-    Whatever changes colours is a blend of the image with another; whatever moves pixels is a
-    matrix. Images of any other kind are blended with themselves and stay where they are.
+    Operations on colours are a blend of the image with another image, and operations that move
+    pixels are a matrix. For images with another operation, these are the identity.
     """
     height, width = images.shape[-2:]
-    images = images.round()  # a flat image must not show interpolation noise
+    images = images.round()  # interpolation noise must not show in a flat image
     level = bin.to(images.dtype) / (BINS - 1)  # [N] 0 .. 1
     swing = 0.3 * (2 * level - 1)  # -0.3 .. 0.3
     none, one = torch.zeros_like(level), torch.ones_like(level)

@@ -1,7 +1,7 @@
-"""Operations that move pixels: flips, crops, affine maps and the cutout.
+"""Operations that move pixels: flips, crops, affine maps and cutout.
 
-A point is measured in pixels from the top left corner of the image, as in Pillow: the centre of
-the first pixel lies at (0.5, 0.5).
+Coordinates are in pixels from the top left corner of the image, as in Pillow: the centre of the
+first pixel is at (0.5, 0.5).
 """
 
 import math
@@ -21,17 +21,17 @@ def flip(images: Tensor, flags: Tensor) -> Tensor:
 
 
 def sample_pad_crop(n: int, pad: int, device: torch.device, spare: int = 0) -> Tensor:
-    """Rows (top, left) in 0 .. 2 pad - 1: like the authors, who never take the very last crop.
+    """Rows (top, left) in 0 .. 2 pad - 1. As in the authors' code, 2 pad is never drawn.
 
-    `spare` more where the image is so much larger than the crop.
+    `spare` is added to the range: the number of pixels by which the image exceeds the crop.
     """
     return torch.randint(0, max(1, 2 * pad + spare), (n, 2), device=device)  # [N, 2]
 
 
 def pad_crop(images: Tensor, offsets: Tensor, pad: int, size: int | None = None) -> Tensor:
-    """Reflect the image `pad` pixels beyond its border, then cut `size` at the offset.
+    """Reflect the image `pad` pixels beyond its border, then crop `size` pixels at the offset.
 
-    The size is the image's own, unless said otherwise.
+    The default size is that of the image.
     """
     n, channels, height, width = images.shape
     tall, wide = (size or height), (size or width)
@@ -51,11 +51,11 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 def sample_resized_crop(
     n: int, height: int, width: int, min_area: float, device: torch.device, tries: int = 10
 ) -> Tensor:
-    """Rows (top, left, height, width) of boxes that hold at least `min_area` of the image.
+    """Rows (top, left, height, width) of boxes with at least `min_area` of the image.
 
-    The box is drawn by area and by aspect ratio (3/4 .. 4/3, uniform in the logarithm) until it
-    fits into the image. All tries are drawn at once and the first that fits is taken; after
-    them comes the largest central box, which always fits.
+    Area and aspect ratio (3/4 .. 4/3, uniform in the logarithm) of a box are drawn until it fits
+    into the image. All tries are drawn at once, and the first that fits is used; if none fits, it
+    is the largest central box.
     """
     share = min_area + (1 - min_area) * torch.rand(n, tries, device=device)
     area = height * width * share
@@ -97,7 +97,7 @@ def _spread(start: Tensor, extent: Tensor, size: int) -> Tensor:
 
 
 def affine(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
-    """Pillow's `transform(AFFINE, BILINEAR)`: the matrix leads from the new image to the old.
+    """Pillow's `transform(AFFINE, BILINEAR)`: the matrix maps new coordinates to old ones.
 
     The pixel centred at (x, y) is read at `matrix @ (x, y, 1)`; points outside give `fill`.
     """
@@ -112,7 +112,7 @@ def affine(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
 
 
 def _bilinear(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Read the images at points; beyond the centres of the border pixels their value goes on."""
+    """Read the images at points; border pixels are extended beyond their centres."""
     height, width = images.shape[-2:]
     x, y = torch.broadcast_tensors(x / width, y / height)
     grid = torch.stack((x, y), -1) * 2 - 1  # [N, H, W, 2] in -1 .. 1
@@ -120,7 +120,7 @@ def _bilinear(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
-    """The matrices [N, 2, 3] that turn images anticlockwise about their centre."""
+    """The matrices [N, 2, 3] that rotate images anticlockwise about their centre."""
     cos, sin = degrees.deg2rad().cos(), degrees.deg2rad().sin()
     x, y = width / 2, height / 2
     return _matrix(cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
@@ -147,7 +147,7 @@ def translate_y(pixels: Tensor) -> Tensor:
 
 
 def zoom(shares: Tensor, height: int, width: int) -> Tensor:
-    """The middle of the image, such a share of its sides, fills all of it."""
+    """The matrices that enlarge the centre, this share of the sides, to the whole image."""
     zero = torch.zeros_like(shares)
     x, y = (1 - shares) * width / 2, (1 - shares) * height / 2
     return _matrix(shares, zero, x, zero, shares, y)
@@ -158,16 +158,16 @@ def _matrix(*entries: Tensor) -> Tensor:
 
 
 def sample_cutout(n: int, height: int, width: int, device: torch.device) -> Tensor:
-    """Rows (y, x): a pixel any_rank in the image."""
+    """Rows (y, x): a pixel anywhere in the image."""
     y = torch.randint(height, (n,), device=device)
     x = torch.randint(width, (n,), device=device)
     return torch.stack((y, x), 1)  # [N, 2]
 
 
 def cutout(images: Tensor, centres: Tensor, size: int | Tensor, fill: float) -> Tensor:
-    """Cover a square of `size` pixels about the centre, as much of it as lies in the image.
+    """Cover a square of `size` pixels around the centre with `fill`.
 
-    The size may be one for all images, or [N].
+    The size is one for all images, or [N].
     """
     height, width = images.shape[-2:]
     size = size[:, None] if isinstance(size, Tensor) else size

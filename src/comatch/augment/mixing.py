@@ -1,9 +1,9 @@
-"""MixUp: rows between two rows, images and their labels alike (Zhang et al., 2018).
+"""MixUp: interpolation of pairs of images and of their labels (Zhang et al., 2018).
 
     mixed = l a + (1 - l) b,   l = max(l', 1 - l'),   l' ~ Beta(alpha, alpha)
 
-The larger share is MixMatch's addition: every row stays closer to itself than to its partner, so
-it is still known which mixed rows come from labelled images.
+The maximum is MixMatch's addition: each row is closer to itself than to its partner, so it is known
+which mixed rows come from labelled images.
 """
 
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from torch import Tensor
 
 
 class Mix(NamedTuple):
-    order: Tensor  # [N] with which row each is mixed
-    share: Tensor  # [N] how much of itself it keeps, a half at least
+    order: Tensor  # [N] the partner of each row
+    share: Tensor  # [N] weight of the row itself, at least a half
 
 
 def sample_mix(n: int, alpha: float, device: torch.device) -> Mix:

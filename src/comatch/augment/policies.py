@@ -1,7 +1,7 @@
-"""The views of an image: named chains of augmentations, from 8-bit images to float ones.
+"""The views of an image: named compositions of augmentations, from uint8 to float32 images.
 
-A method declares `views = ("weak", "strong", "contrast")` and gets each from `build`. Another
-policy is another function below, marked `@policy`.
+A method declares `views = ("weak", "strong", "contrast")`, and `build` returns the function of each
+name. A new policy is a function marked `@policy`.
 """
 
 from collections.abc import Callable
@@ -17,29 +17,27 @@ from comatch.config import Config, check_name, setting
 
 @dataclass(frozen=True)
 class ViewConfig(Config):
-    """What the views of one data set have in common."""
+    """The settings of all views."""
 
-    flip: bool = setting(True, "mirror images at random: not for digits, say")
+    flip: bool = setting(True, "mirror images at random; not for digits, for example")
     weak_crop: str = setting(
         "pad",
-        "weak view: pad (shift by a few pixels) or resized (enlarge a random part)",
+        "weak view: pad (shift by a few pixels) or resized (enlarge a random crop)",
         choices=("pad", "resized"),
     )
-    pad: int = setting(4, "largest shift of a pad crop in pixels", least=0)
-    min_area: float = setting(
-        0.2, "smallest share of the image that a resized crop keeps", above=0, most=1
-    )
+    pad: int = setting(4, "maximum shift of a pad crop in pixels", least=0)
+    min_area: float = setting(0.2, "minimum share of the image in a resized crop", above=0, most=1)
     cutout: float = setting(
-        0.5, "side of the grey square as a share of the image's side", least=0, most=1
+        0.5, "side of the cutout as a share of the image's side", least=0, most=1
     )
 
 
 @dataclass(frozen=True)
 class Views(ViewConfig):
-    """The settings of the views with the two values that no recipe changes."""
+    """The settings of the views, with two values that are not settings."""
 
-    size: int | None = None  # side of the views; none: that of the images
-    fill: float = 128.0  # the grey of the square, and of what an affine map uncovers
+    size: int | None = None  # side of the views; default: that of the images
+    fill: float = 128.0  # the grey of cutouts and of pixels outside the image
 
 
 Policy = Callable[[Tensor, Views], Tensor]
@@ -52,25 +50,25 @@ def policy(function: Policy) -> Policy:
 
 
 def build(name: str, views: Views) -> Callable[[Tensor], Tensor]:
-    """The policy called `name`: uint8 [N, 3, H, W] to float32, of the views' size, in 0 .. 255."""
+    """The policy: from uint8 [N, 3, H, W] to float32 of the views' size, in 0 .. 255."""
     check_name(name, POLICIES, "view")
     chosen = POLICIES[name]
     return lambda images: chosen(images.float(), views)
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """What a network sees: 0 .. 255 to 0 .. 1, then every channel about zero."""
+    """The input of a network: 0 .. 255 scaled to 0 .. 1, then each channel standardised."""
     return (images / 255 - mean[:, None, None]) / std[:, None, None]
 
 
 def denormalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """The way back, to 0 .. 255."""
+    """The inverse of `normalise`."""
     return (images * std[:, None, None] + mean[:, None, None]) * 255
 
 
 @policy
 def weak(images: Tensor, views: Views) -> Tensor:
-    """A crop and a flip: nothing that could make a class doubtful."""
+    """A crop and a flip, which leave the class recognisable."""
     if views.weak_crop == "resized":
         images = _random_part(images, views)
     else:
@@ -82,7 +80,7 @@ def weak(images: Tensor, views: Views) -> Tensor:
 
 @policy
 def strong(images: Tensor, views: Views) -> Tensor:
-    """The weak view, two of the fourteen operations, and a square covered with grey."""
+    """The weak view, two of the fourteen operations, and a cutout."""
     images = weak(images, views)
     n, _, height, width = images.shape
     for _ in range(2):
@@ -94,7 +92,7 @@ def strong(images: Tensor, views: Views) -> Tensor:
 
 @policy
 def contrast(images: Tensor, views: Views) -> Tensor:
-    """Any part of the image in other colours, or in none: what contrastive learning asks for."""
+    """A random crop, a flip, colour jitter or greyscale: the view of contrastive learning."""
     n, device = len(images), images.device
     images = _maybe_flip(_random_part(images, views), views)
     jittered = colour.jitter(images, colour.sample_jitter(n, 0.4, 0.1, device))
@@ -121,14 +119,14 @@ OPERATIONS = (
 
 
 class Operation(NamedTuple):
-    """One of the fourteen for each image, always at full strength."""
+    """One of the fourteen operations for each image, always at full strength."""
 
     kind: Tensor  # [N] index into OPERATIONS
-    sign: Tensor  # [N] -1 or 1: which way to rotate, shear or translate
+    sign: Tensor  # [N] -1 or 1: direction of rotation, shear or translation
 
 
 def sample_operation(n: int, device: torch.device) -> Operation:
-    """Each of the fourteen is as likely as the others; half of what is drawn is not applied."""
+    """Each of the fourteen has the same probability; half of the draws are not applied."""
     kind = torch.randint(len(OPERATIONS), (n,), device=device)
     applied = torch.rand(n, device=device) < 0.5
     sign = 2 * torch.randint(2, (n,), device=device) - 1
@@ -136,14 +134,14 @@ def sample_operation(n: int, device: torch.device) -> Operation:
 
 
 def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
-    """Every image under its own operation, in three steps for the whole batch.
+    """Each image with its own operation, in three steps for the whole batch.
 
-    Each step computes what any image could need and leaves the others as they are: values are
-    mapped, images are blended with a poorer one, pixels are moved.
+    The steps map values, blend images with a degenerate one, and move pixels. Each step computes
+    all operations of its kind for all images, and is the identity for images with another.
     """
     height, width = images.shape[-2:]
     kind, sign = drawn
-    images = images.round()  # Pillow's are whole: a flat image must not show interpolation noise
+    images = images.round()  # as in Pillow: interpolation noise must not show in a flat image
     images = by_kind(
         OPERATIONS,
         kind,
@@ -151,19 +149,19 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
         autocontrast=colour.autocontrast(images),
         equalize=colour.equalize(images),
         posterize=colour.posterize(images, torch.full_like(kind, 4)),
-        # The authors' threshold is 256, beyond every value: their solarize has no effect.
+        # The authors' threshold is 256, above all values, so their solarize has no effect.
         solarize=colour.solarize(images, torch.full_like(kind, 256)),
     )
-    poorer = by_kind(
+    degenerate = by_kind(
         OPERATIONS,
         kind,
-        images,  # an image blended with itself stays as it is
+        images,  # a blend with itself is the identity
         colour=colour.grey(images),
         contrast=colour.mean_grey(images),
         brightness=images.new_zeros(()),
         sharpness=colour.smooth(images),
     )
-    images = colour.blend(images, poorer, torch.full_like(sign, 1.9))
+    images = colour.blend(images, degenerate, torch.full_like(sign, 1.9))
     still = geometry.translate_x(torch.zeros_like(sign))
     matrix = by_kind(
         OPERATIONS,
@@ -181,7 +179,7 @@ def operate(images: Tensor, drawn: Operation, fill: float) -> Tensor:
 def by_kind(
     operations: tuple[str, ...], kind: Tensor, otherwise: Tensor, **candidates: Tensor
 ) -> Tensor:
-    """For each image the candidate named like its operation, if there is one."""
+    """For each image the candidate with the name of its operation, else `otherwise`."""
     kind = kind.view(-1, *[1] * (otherwise.ndim - 1))
     for name, candidate in candidates.items():
         otherwise = torch.where(kind == operations.index(name), candidate, otherwise)
@@ -201,5 +199,5 @@ def _maybe_flip(images: Tensor, views: Views) -> Tensor:
 
 
 def _chance(probability: float, images: Tensor) -> Tensor:
-    """True for that share of the images, each by itself."""
+    """True with this probability, independently for each image."""
     return torch.rand(len(images), 1, 1, 1, device=images.device) < probability

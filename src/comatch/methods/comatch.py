@@ -1,9 +1,9 @@
-"""CoMatch: class probabilities and embeddings that teach each other (paper, sections 3.1 and 3.2).
+"""CoMatch: class probabilities and embeddings that regularise each other (sections 3.1 and 3.2).
 
-Each image has two compact descriptions: class probabilities p from the classification head and
-an embedding z from the projection head. The embeddings find neighbours in a memory bank and smooth
-the pseudo-labels with them; the pseudo-labels say which images belong together and so shape the
-embeddings through a graph-contrastive loss.
+Each image has class probabilities p from the classification head and an embedding z from the
+projection head. Pseudo-labels are smoothed with those of neighbours in a memory bank, found by
+their embeddings. A graph of similar pseudo-labels is the target of the contrastive loss of the
+embeddings.
 
     L = L_x + lambda_cls L_u^cls + lambda_ctr L_u^ctr
 """
@@ -23,7 +23,7 @@ from comatch.types import UNLABELLED, Batch, Task
 
 
 class CoMatch(Method):
-    """Memory-smoothed pseudo-labels and graph-based contrast, for data with few classes."""
+    """Memory-smoothed pseudo-labels and graph-based contrastive learning, for few classes."""
 
     views = ("weak", "strong", "contrast")
 
@@ -38,21 +38,21 @@ class CoMatch(Method):
             0.2, "t: temperature of affinities and embedding graph", above=0
         )
         threshold: float = setting(
-            0.95, "tau: least confidence of a pseudo-label that is learned", least=0, most=1
+            0.95, "tau: minimum confidence of a pseudo-label", least=0, most=1
         )
         edge_threshold: float = setting(
             0.8,
-            "T: least similarity of two pseudo-labels that are joined in the graph",
+            "T: minimum similarity of two pseudo-labels that the graph connects",
             least=0,
             most=1,
         )
         lambda_cls: float = setting(1.0, "weight of the pseudo-label loss", least=0)
         lambda_ctr: float = setting(1.0, "weight of the contrastive loss", least=0)
-        embedding_dim: int = setting(64, "width of an embedding", least=1)
+        embedding_dim: int = setting(64, "dimensions of an embedding", least=1)
         alignment_window: int = setting(
-            32, "batches whose mean prediction alignment looks at", least=1
+            32, "batches over which alignment averages predictions", least=1
         )
-        hard_labels: bool = setting(False, "pseudo-labels are learned as one class, as in FixMatch")
+        hard_labels: bool = setting(False, "one-hot pseudo-labels, as in FixMatch")
         graph: str = setting(
             "authors",
             "embedding graph: authors (z.z' everywhere) or paper",
@@ -60,11 +60,11 @@ class CoMatch(Method):
         )
         selection: str = setting(
             "fixed",
-            "pseudo-labels to learn: fixed (above tau) or adaptive (FreeMatch's thresholds)",
+            "threshold of pseudo-labels: fixed (tau) or adaptive (FreeMatch)",
             choices=tuple(THRESHOLDS),
         )
         selection_decay: float = setting(
-            0.999, "share that usual confidences keep at each step", least=0, below=1
+            0.999, "adaptive: decay of the running means", least=0, below=1
         )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
@@ -77,7 +77,7 @@ class CoMatch(Method):
     def forward(self, batch: Batch) -> Step:
         c = self.config
         weak, strong, contrast = batch.u
-        # One forward over all views: batch norm must see them together, or accuracy suffers.
+        # One forward over all views: with separate batch norm statistics accuracy is lower.
         sizes = [len(batch.x), len(strong), len(contrast), len(weak)]
         _, logits, z = self.net(torch.cat([batch.x, strong, contrast, weak]))
         logits_x, logits_strong, _, logits_weak = logits.split(sizes)
@@ -90,14 +90,14 @@ class CoMatch(Method):
             q = losses.memory_smooth(
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )
-            q = torch.where(self.bank_p.full, q, p)  # an unfilled bank says nothing yet
+            q = torch.where(self.bank_p.full, q, p)  # no smoothing until the bank is full
             confidence, label = q.max(1)
             selected = self.selection(q, confidence, label, c.threshold)
             target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_cls = losses.masked_cross_entropy(logits_strong, target, selected.confident)
-        # The graph joins the images of all ranks; each of them computes the whole of it.
+        # The graph has the images of all ranks, and every rank computes all of it.
         every_q, every_z, every_other = map(distributed.gather, (q, z_strong, z_contrast))
         loss_ctr = losses.graph_cross_entropy(
             losses.label_graph(every_q, c.edge_threshold),
@@ -107,7 +107,7 @@ class CoMatch(Method):
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
         metrics |= selected.metrics
-        # The bank keeps p before smoothing, and the truth for labelled images.
+        # The bank stores p before smoothing, and the labels of labelled images.
         remember: dict[str, Remembered] = {
             "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),
             "bank_z": (z_x.detach(), z_weak.detach()),

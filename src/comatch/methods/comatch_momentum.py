@@ -1,13 +1,13 @@
-"""CoMatch at the scale of ImageNet: an EMA model teaches, a queue joins the graph (section 3.3).
+"""CoMatch for ImageNet: an EMA teacher and a momentum queue (section 3.3).
 
-With a thousand classes a batch holds too few images of each to make a graph. So the graph joins
-the batch with the last K unlabelled images, whose embeddings and pseudo-labels wait in a queue;
-they come from a slowly moving copy of the network, so that old ones still fit to new ones. That
-copy also makes the pseudo-labels.
+With 1,000 classes a batch has too few images of each class for a graph. So the graph connects the
+batch with the last K unlabelled images, whose embeddings and pseudo-labels are in a queue. They are
+computed by the EMA model, which changes slowly, so old and new ones are comparable. The EMA model
+also computes the pseudo-labels.
 
     L = L_x + lambda_cls L_u^cls + min(epoch + 1, lambda_ctr) L_u^ctr
 
-Gradient flows only through the network's own views: labelled images and one strong view.
+Gradients flow only through the network's own views: labelled images and one strong view.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from comatch.types import UNLABELLED, Batch, Task
 
 
 class CoMatchMomentum(Method):
-    """CoMatch with an EMA teacher and a momentum queue, for data with many classes."""
+    """CoMatch with an EMA teacher and a momentum queue, for many classes."""
 
     views = ("weak", "contrast", "contrast")
     evaluated_weights = "the network's own weights"
@@ -33,35 +33,35 @@ class CoMatchMomentum(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "comatch_momentum"
-        ema_decay: float = setting(
-            0.996, "m: share of itself that the EMA model keeps at a step", least=0, most=1
-        )
+        ema_decay: float = setting(0.996, "m: decay of the EMA model", least=0, most=1)
         first_decay: float = setting(
-            0.99, "the same in the first epoch, which has more to forget", least=0, most=1
+            0.99, "decay of the EMA model in the first epoch", least=0, most=1
         )
         alpha: float = setting(
-            0.9, "weight of the EMA model's own prediction in a pseudo-label", least=0, most=1
+            0.9, "weight of the EMA model's prediction in a pseudo-label", least=0, most=1
         )
         bank_size: int = setting(30_000, "K: images in the memory bank, and in the queue", least=1)
         temperature: float = setting(
             0.1, "t: temperature of affinities and embedding graph", above=0
         )
         threshold: float = setting(
-            0.6, "tau: least confidence of a pseudo-label that is learned", least=0, most=1
+            0.6, "tau: minimum confidence of a pseudo-label", least=0, most=1
         )
         edge_threshold: float = setting(
             0.3,
-            "T: least similarity of two pseudo-labels that are joined in the graph",
+            "T: minimum similarity of two pseudo-labels that the graph connects",
             least=0,
             most=1,
         )
         lambda_cls: float = setting(10.0, "weight of the pseudo-label loss", least=0)
         lambda_ctr: float = setting(
-            10.0, "largest weight of the contrastive loss, from 1 on", least=0
+            10.0,
+            "final weight of the contrastive loss, which starts at 1 and grows by 1 an epoch",
+            least=0,
         )
-        embedding_dim: int = setting(128, "width of an embedding", least=1)
+        embedding_dim: int = setting(128, "dimensions of an embedding", least=1)
         alignment_window: int = setting(
-            128, "batches whose mean prediction alignment looks at", least=1
+            128, "batches over which alignment averages predictions", least=1
         )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
@@ -74,7 +74,7 @@ class CoMatchMomentum(Method):
 
     @property
     def evaluated(self) -> Network:
-        """The network itself: so the paper compares, not its EMA copy."""
+        """The network itself, as in the paper, not the EMA model."""
         return self.net
 
     def forward(self, batch: Batch) -> Step:
@@ -94,7 +94,7 @@ class CoMatchMomentum(Method):
             q = losses.memory_smooth(
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )
-            # In the first epoch, embeddings do not yet say who is whose neighbour.
+            # In the first epoch the embeddings are not good enough for smoothing.
             q = torch.where(self.bank_p.full & (self.epoch >= 1), q, p)
             confidence, label = q.max(1)
             confident = confidence >= c.threshold
@@ -117,7 +117,7 @@ class CoMatchMomentum(Method):
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr, "weight": weight}
         remember: dict[str, Remembered] = {
-            # The bank keeps p before smoothing, and the truth for labelled images.
+            # The bank stores p before smoothing, and the labels of labelled images.
             "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),
             "bank_z": (z_x, z_weak),
             "queue_q": q,

@@ -1,4 +1,4 @@
-"""FixMatch: a confident guess on a weak view is the label of the strong one (Sohn et al., 2020).
+"""FixMatch: confident predictions on weak views label the strong views (Sohn et al., 2020).
 
     q_b = p(y | weak view of u_b)
     L   = L_x + lambda_u 1/muB sum_b 1(max q_b >= tau) H(argmax q_b, p(y | strong view of u_b))
@@ -19,7 +19,7 @@ from comatch.types import UNLABELLED, Batch
 
 
 class FixMatch(Method):
-    """Confident guesses on weak views, learned as labels of the strong ones."""
+    """Confident predictions on weak views as pseudo-labels of strong views."""
 
     views = ("weak", "strong")
 
@@ -27,7 +27,7 @@ class FixMatch(Method):
     class Config(MethodConfig):
         method = "fixmatch"
         threshold: float = setting(
-            0.95, "tau: least confidence of a pseudo-label that is learned", least=0, most=1
+            0.95, "tau: minimum confidence of a pseudo-label", least=0, most=1
         )
         lambda_u: float = setting(1.0, "weight of the pseudo-label loss", least=0)
 
@@ -37,7 +37,7 @@ class FixMatch(Method):
         logits_x, logits_strong, logits_weak = self.logits(batch.x, strong, weak)
 
         with torch.no_grad():
-            q, remember = self.guess(F.softmax(logits_weak, dim=1))  # [muB, C]
+            q, remember = self.pseudo_labels(F.softmax(logits_weak, dim=1))  # [muB, C]
             confidence, label = q.max(1)
             confident = confidence >= c.threshold
             target = F.one_hot(label, self.classes).to(q.dtype)
@@ -51,6 +51,6 @@ class FixMatch(Method):
             label.masked_fill(~confident, UNLABELLED),
         )
 
-    def guess(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Pseudo-labels from predictions on weak views, and what to remember of them."""
+    def pseudo_labels(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Pseudo-labels [muB, C] from predictions on weak views, and rows to remember."""
         return p, {}

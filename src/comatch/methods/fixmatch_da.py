@@ -1,8 +1,8 @@
-"""FixMatch with distribution alignment (Berthelot et al., 2020): the paper's strongest rival.
+"""FixMatch with distribution alignment (Berthelot et al., 2020): the paper's strongest baseline.
 
     q_b = Normalize(p_b / mean of the last batches' p),   then as FixMatch
 
-It is CoMatch without the memory bank, without the graph, and with hard labels.
+It is CoMatch without memory bank and graph, with hard labels.
 """
 
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from comatch.types import Task
 
 
 class FixMatchDA(FixMatch):
-    """FixMatch whose guesses are kept from collapsing onto a few classes."""
+    """FixMatch with aligned pseudo-labels, which do not collapse onto a few classes."""
 
     @dataclass(frozen=True)
     class Config(FixMatch.Config):
         method = "fixmatch_da"
         alignment_window: int = setting(
-            32, "batches whose mean prediction alignment looks at", least=1
+            32, "batches over which alignment averages predictions", least=1
         )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
         self.recent_p = Window(config.alignment_window, task.classes)
 
-    def guess(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def pseudo_labels(self, p: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean_p = p.mean(0)
         return losses.align(p, self.recent_p.mean_with(mean_p)), {"recent_p": mean_p[None]}

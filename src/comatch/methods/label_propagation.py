@@ -1,16 +1,16 @@
-"""Label propagation: labels flow to neighbours among the features, again and again (Iscen, 2019).
+"""Label propagation over a nearest-neighbour graph of the features (Iscen et al., 2019).
 
     W   = nearest-neighbour graph of the features of all images, normalised
     Z   = (I - alpha W)^-1 Y,   label_i = argmax Z_i,   certainty_i = 1 - H(Z_i / sum Z_i) / log C
     L   = 1/B sum_b class_weight(y_b) H(y_b, p_b)
           + 1/muB sum_b certainty_b class_weight(label_b) H(label_b, p_b)
 
-First the network learns the labels alone. Then its features make a graph, in which the labels
-spread to every image, and it learns those; better features make a better graph, and so on. A
-class weighs one over the images that have it, so that a class which spreads far does not win.
+First the network is trained on the labels alone. Then labels are propagated over the graph to all
+images, and the network is trained on these pseudo-labels; this is repeated with new features. The
+weight of a class is one over its number of images, so no class dominates.
 
-The labels are spread at steps that are known beforehand, and are kept as buffers. Until then every
-certainty is zero, so one graph of the step serves both phases.
+The steps of propagation are known in advance, and the result is stored in buffers. Before the first
+propagation every certainty is zero, so one captured step serves both phases.
 """
 
 from collections.abc import Iterable
@@ -27,30 +27,26 @@ from comatch.types import UNLABELLED, AllImages, Batch, Task
 
 
 class LabelPropagation(Method):
-    """Labels spread over a graph of neighbours, and are learned as far as they are certain."""
+    """Pseudo-labels propagated over a graph of neighbours, weighted by their certainty."""
 
     views = ("weak",)
-    label: Tensor  # [U] what was propagated to each unlabelled image, or UNLABELLED
+    label: Tensor  # [U] pseudo-label of each unlabelled image, or UNLABELLED
     certainty: Tensor  # [U]
     class_weight: Tensor  # [C]
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "label_propagation"
-        warm_up: float = setting(
-            0.1, "share of the run in which the labels alone are learned", least=0, below=1
-        )
-        refreshes: int = setting(
-            50, "times that labels are propagated in the rest of the run", least=1
-        )
-        neighbours: int = setting(50, "k: images that each is joined with in the graph", least=1)
+        warm_up: float = setting(0.1, "share of the run on the labels alone", least=0, below=1)
+        refreshes: int = setting(50, "number of propagations in the rest of the run", least=1)
+        neighbours: int = setting(50, "k: neighbours of each image in the graph", least=1)
         gamma: float = setting(
-            3.0, "power of a similarity: large ones leave only the nearest", above=0
+            3.0, "exponent of similarities; large values leave only the nearest", above=0
         )
         alpha: float = setting(
-            0.99, "how far labels spread: near 1, through the whole graph", least=0, below=1
+            0.99, "how far labels spread; near 1: through the whole graph", least=0, below=1
         )
-        iterations: int = setting(20, "steps of conjugate gradients that spread them", least=1)
+        iterations: int = setting(20, "steps of conjugate gradients in a propagation", least=1)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
@@ -63,10 +59,9 @@ class LabelPropagation(Method):
             self.refresh(everything)
 
     def due(self, step: int) -> bool:
-        """Whether labels are propagated before this step: evenly, from the end of the warm-up.
+        """Whether labels are propagated before this step: at even intervals after the warm-up.
 
-        It depends on nothing but the step's number, so a run that goes on does as one that never
-        stopped.
+        It depends on the step alone, so a resumed run propagates at the same steps.
         """
         first = int(self.config.warm_up * self.task.steps)
         rest = self.task.steps - first
@@ -89,11 +84,11 @@ class LabelPropagation(Method):
             (self.label, label),
             (self.certainty, certainty),
             (self.class_weight, weight),
-        ):  # the first rank's, because another GPU may round differently
+        ):  # those of the first rank, because another GPU may round differently
             mine.copy_(distributed.from_first_rank(new))
 
     def features(self, inputs: Iterable[Tensor]) -> Tensor:
-        """f(x) [N, D] at length one, of inputs in chunks."""
+        """f(x) [N, D] of length one; the inputs come in chunks."""
         with self.net.eval_mode():
             return torch.cat([F.normalize(self.net(x).features, dim=1) for x in inputs])
 

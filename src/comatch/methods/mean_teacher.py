@@ -1,9 +1,9 @@
-"""Mean Teacher: predictions should agree with those of the averaged network (Tarvainen, 2017).
+"""Mean Teacher: predictions are consistent with those of the EMA model (Tarvainen et al., 2017).
 
     L = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - p_ema(y | another view of u_b) ||^2
 
-The averaged network, which every method here keeps for evaluation, is the teacher; no gradient
-flows to it. w(t) rises as in the Pi-model.
+The EMA model, which every method here has for evaluation, is the teacher. No gradient flows to it.
+w(t) rises as in the Pi-model.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from comatch.types import Batch
 
 
 class MeanTeacher(Method):
-    """The student agrees with an average of itself over time."""
+    """Consistency with the predictions of the EMA model."""
 
     views = ("weak", "weak")
 
@@ -26,9 +26,9 @@ class MeanTeacher(Method):
     class Config(MethodConfig):
         method = "mean_teacher"
         lambda_u: float = setting(
-            8.0, "largest weight of consistency: 100 M / N for 4,000 labels", least=0
+            8.0, "final weight of the consistency loss: 100 M / N for 4,000 labels", least=0
         )
-        ramp: float = setting(0.27, "share of the run over which that weight is reached", above=0)
+        ramp: float = setting(0.27, "share of the run over which that weight rises", above=0)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

@@ -1,14 +1,13 @@
 """The contract of a method.
 
-A method is a module that owns its network and everything it remembers. `forward` turns a batch
-into a loss and may read the memory; `after_step`, called once the optimiser has moved the weights,
-writes it. What looks at more than a batch is done in `before_step`, on the host's time. Nothing
-else changes state, so eager, compiled and captured steps agree, and `state_dict()` is the whole of
-a checkpoint.
+A method is a module that owns its network and its memory. `forward` computes the loss of a batch
+and may read the memory. `after_step`, called after the optimiser's step, writes the memory.
+`before_step` is for work on all images, which is not captured in a CUDA graph. Nothing else changes
+state, so eager, compiled and captured steps agree, and `state_dict()` is the method's checkpoint.
 
-With several ranks, `forward` sees a rank's part of the batch, the losses and gradients of all are
-averaged, and what is remembered is gathered. So a mean over the batch needs no thought; what looks
-across the batch asks `distributed` for the rest of it.
+With several ranks, `forward` gets the rank's part of the batch, the gradients of all ranks are
+averaged, and `after_step` gathers the rows to remember. A loss that is a mean over images needs
+nothing more. A loss that relates images of the batch to each other gathers them by `distributed`.
 """
 
 from collections.abc import Mapping
@@ -23,24 +22,24 @@ from comatch.memory import Ema
 from comatch.nets.network import Network
 from comatch.types import AllImages, Batch, Task
 
-Remembered = Tensor | tuple[Tensor, ...]  # rows, or whatever `push` of that memory takes
+Remembered = Tensor | tuple[Tensor, ...]  # the arguments of `push` of that memory
 
 
 class Step(NamedTuple):
-    """What one forward gives."""
+    """The output of `forward`."""
 
     loss: Tensor  # []
-    metrics: dict[str, Tensor]  # [] each, detached, on the device until someone looks
-    remember: Mapping[str, Remembered]  # what the method's memories are given, by their names
-    pseudo_labels: Tensor | None = None  # [muB] -1 where not confident; the trainer scores them
+    metrics: dict[str, Tensor]  # [] each, detached, on the device
+    remember: Mapping[str, Remembered]  # rows for the memory, by its name
+    pseudo_labels: Tensor | None = None  # [muB] -1 where not confident; for metrics
 
 
 class Method(nn.Module):
-    """A way to learn from labelled and unlabelled images."""
+    """A network, its memory, and the loss of a batch."""
 
     views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled image, in order
-    rotates_images: ClassVar[bool] = False  # in forward: features of them will not do
-    evaluated_weights: ClassVar[str] = "averaged weights"  # what `evaluated` has, for the record
+    rotates_images: ClassVar[bool] = False  # in forward, so cached features cannot replace images
+    evaluated_weights: ClassVar[str] = "averaged weights"  # of `evaluated`, for the summary
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     step: Tensor  # [] optimiser steps taken
     config: Any  # an instance of Config
@@ -57,32 +56,31 @@ class Method(nn.Module):
 
     @property
     def progress(self) -> Tensor:  # []
-        """How much of the run is done, 0 to 1: what weights and thresholds may follow."""
+        """The share of the run that is done, 0 to 1: schedules of weights depend on it."""
         return (self.step / self.task.steps).clamp(max=1)
 
     @property
     def decay(self) -> float | Tensor:
-        """How much of itself the averaged network keeps at this step; young, it may keep less."""
+        """The decay of the EMA model at this step."""
         decay: float = self.config.ema_decay
         return decay
 
     @property
     def evaluated(self) -> Network:
-        """The network that is tested and shipped: the averaged one."""
+        """The network that is evaluated and saved: the EMA model."""
         return self.ema.net  # type: ignore[return-value]
 
     def logits(self, *views: Tensor) -> tuple[Tensor, ...]:
-        """Of each view, from one forward over all: batch norm must see them together."""
+        """The logits of each view. One forward over all, because batch norm needs them together."""
         return self.net(torch.cat(views)).logits.split([len(view) for view in views])
 
     @classmethod
     def needs_all_images(cls) -> bool:
-        """Whether the method has a `before_step`, which is given all images."""
+        """Whether the method has a `before_step`, whose argument is all images."""
         return cls.before_step is not Method.before_step
 
     def before_step(self, step: int, everything: AllImages) -> None:
-        """Called before each step with its number; a method may look at all images here, from
-        time to time. What it writes, it writes in place."""
+        """Called before each step with its number. Buffers must be written in place."""
 
     def forward(self, batch: Batch) -> Step:
         raise NotImplementedError
@@ -91,7 +89,7 @@ class Method(nn.Module):
     def after_step(self, remember: Mapping[str, Remembered]) -> None:
         for name, parts in remember.items():
             parts = parts if isinstance(parts, tuple) else (parts,)
-            # From all ranks, part by part: each remembers the same, in the order of one process.
+            # Each part from all ranks, so every rank has the same memory, ordered as on one rank.
             getattr(self, name).push(*map(distributed.gather, parts))
         self.ema.update(self.net, self.decay)
         self.step.add_(1)

@@ -1,12 +1,12 @@
-"""MixMatch: guess labels, sharpen them, and mix everything with everything (Berthelot, 2019).
+"""MixMatch: sharpened pseudo-labels, and MixUp of all images (Berthelot et al., 2019).
 
     q_b = sharpen(mean of p over two weak views of u_b, T)
     mixed = l a + (1 - l) b,   l = max(l', 1 - l'),   l' ~ Beta(alpha, alpha)
 
-Labelled and unlabelled images are shuffled together and each is mixed with another, images and
-labels alike. The loss is cross-entropy on what was labelled and squared error on what was guessed:
+Labelled and unlabelled images are shuffled together, and each image and its label are mixed with
+another. The loss is cross-entropy on labelled images and squared error on unlabelled ones:
 
-    L = H(mixed labels, p) + w(t) 1/C || mixed guesses - p ||^2
+    L = H(mixed labels, p) + w(t) 1/C || mixed pseudo-labels - p ||^2
 """
 
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ from comatch.types import Batch
 
 
 class MixMatch(Method):
-    """Sharpened mean guesses, mixed with labelled images into new ones."""
+    """Sharpened mean predictions as pseudo-labels, and MixUp of all images."""
 
     views = ("weak", "weak")
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "mixmatch"
-        temperature: float = setting(0.5, "T: below 1 makes guesses more decided", above=0)
+        temperature: float = setting(0.5, "T: sharpening temperature of pseudo-labels", above=0)
         alpha: float = setting(0.75, "of the Beta distribution: small values mix little", above=0)
-        lambda_u: float = setting(75.0, "largest weight of the guesses", least=0)
+        lambda_u: float = setting(75.0, "final weight of the unlabelled loss", least=0)
         ramp: float = setting(
-            1.0, "share of the run over which that weight is reached, linearly", above=0
+            1.0, "share of the run over which that weight rises linearly", above=0
         )
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
         with torch.no_grad():
-            q = self.guess(*batch.u)  # [muB, C]
+            q = self.pseudo_labels(*batch.u)  # [muB, C]
             y = F.one_hot(batch.y, self.classes).to(q.dtype)
             images = torch.cat([batch.x, *batch.u])
             labels = torch.cat([y, q, q])
@@ -55,7 +55,7 @@ class MixMatch(Method):
         metrics = {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "weight": weight}
         return Step(loss_x + weight * loss_u, metrics, {}, q.argmax(1))
 
-    def guess(self, one: Tensor, other: Tensor) -> Tensor:
-        """The mean prediction over both views, sharpened."""
+    def pseudo_labels(self, one: Tensor, other: Tensor) -> Tensor:
+        """The sharpened mean prediction on both views [muB, C]."""
         p = F.softmax(self.net(torch.cat([one, other])).logits, dim=1)
         return losses.sharpen(p.view(2, len(one), -1).mean(0), self.config.temperature)

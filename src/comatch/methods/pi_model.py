@@ -1,9 +1,9 @@
-"""The Pi-model: two views of an image should be predicted alike (Laine and Aila, 2017).
+"""The Pi-model: consistent predictions on two views of an image (Laine and Aila, 2017).
 
     L = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - p(y | another view of u_b) ||^2
 
-w(t) = lambda_u exp(-5 (1 - t / ramp)^2) rises slowly from almost nothing over the first part of the
-run. This is the paper's equation 1, consistency regularisation in its simplest form.
+w(t) = lambda_u exp(-5 (1 - t / ramp)^2) rises from almost zero over the first part of the run. This
+is the paper's equation 1, the simplest form of consistency regularisation.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from comatch.types import Batch
 
 
 class PiModel(Method):
-    """Predictions that do not change from one weak view to another."""
+    """Consistent predictions on two weak views."""
 
     views = ("weak", "weak")
 
@@ -25,9 +25,9 @@ class PiModel(Method):
     class Config(MethodConfig):
         method = "pi_model"
         lambda_u: float = setting(
-            8.0, "largest weight of consistency: 100 M / N for 4,000 labels", least=0
+            8.0, "final weight of the consistency loss: 100 M / N for 4,000 labels", least=0
         )
-        ramp: float = setting(0.27, "share of the run over which that weight is reached", above=0)
+        ramp: float = setting(0.27, "share of the run over which that weight rises", above=0)
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

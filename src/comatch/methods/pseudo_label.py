@@ -1,9 +1,9 @@
-"""Pseudo-Label: the network learns its own guesses, more and more of them (Lee, 2013).
+"""Pseudo-Label: training on the network's own predictions, with rising weight (Lee, 2013).
 
     L = L_x + w(t) 1/muB sum_b 1(max p_b >= tau) H(argmax p_b, p_b)
 
-The guess and what learns from it are the same weak view. w(t) is zero at first and rises linearly,
-because early guesses are worth little.
+Pseudo-label and loss use the same weak view. w(t) is zero at first and rises linearly, because
+early predictions are often wrong.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from comatch.types import UNLABELLED, Batch
 
 
 class PseudoLabel(Method):
-    """The network's own best guess is taken for the truth."""
+    """The predicted class as the label."""
 
     views = ("weak",)
 
@@ -26,13 +26,13 @@ class PseudoLabel(Method):
     class Config(MethodConfig):
         method = "pseudo_label"
         threshold: float = setting(
-            0.0, "least confidence of a guess that is learned; 0: all are", least=0, most=1
+            0.0, "minimum confidence of a pseudo-label; 0: all count", least=0, most=1
         )
-        lambda_u: float = setting(3.0, "largest weight of the guesses", least=0)
+        lambda_u: float = setting(3.0, "final weight of the pseudo-label loss", least=0)
         ramp_begin: float = setting(
-            0.1, "share of the run after which guesses begin to count", least=0
+            0.1, "share of the run after which that weight rises from zero", least=0
         )
-        ramp_end: float = setting(0.6, "share of the run after which they count in full", above=0)
+        ramp_end: float = setting(0.6, "share of the run after which it is reached", above=0)
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -46,8 +46,8 @@ class PseudoLabel(Method):
             confidence, label = F.softmax(logits_u, dim=1).max(1)
             confident = confidence >= c.threshold
             target = F.one_hot(label, self.classes).to(logits_u.dtype)
-            begun = (self.progress - c.ramp_begin) / (c.ramp_end - c.ramp_begin)
-            weight = c.lambda_u * begun.clamp(0, 1)
+            ramp = (self.progress - c.ramp_begin) / (c.ramp_end - c.ramp_begin)
+            weight = c.lambda_u * ramp.clamp(0, 1)
 
         loss_x = F.cross_entropy(logits_x, batch.y)
         loss_u = losses.masked_cross_entropy(logits_u, target, confident)

@@ -1,18 +1,18 @@
-"""ReMixMatch: align the guesses, and anchor strong views to a weak one (Berthelot et al., 2020).
+"""ReMixMatch: distribution alignment and augmentation anchoring (Berthelot et al., 2020).
 
     q_b = sharpen(Normalize(p(y | weak view of u_b) p(y) / mean of the last batches' p), T)
 
-is the label of the weak view and of K strong ones alike. p(y) is how often the classes are among
-the labels lately. AllImages is mixed with everything as in MixMatch, now under cross-entropy; one
-strong view is also learned as it is, and which way up it is:
+is the pseudo-label of the weak view and of K strong views. p(y) is the class frequency in the last
+labelled batches. All images are mixed as in MixMatch, with cross-entropy as the loss. One strong
+view also has an unmixed loss and a rotation loss:
 
-    L = H(mixed labels, p) + w(t) lambda_u H(mixed guesses, p)
-      + w(t) lambda_u1 H(q, p(y | strong view)) + lambda_r H(r, p_rot(r | strong view turned by r))
+    L = H(mixed labels, p) + w(t) lambda_u H(mixed pseudo-labels, p)
+      + w(t) lambda_u1 H(q, p(y | strong view)) + lambda_r H(r, p_rot(r | strong view rotated by r))
 
-Strong views come from CTAugment, which finds out on labelled images how strong they may be; the
-labelled images are learned in a strong view, too. CTAugment's probes go through the network
-together with the anchors, where the authors' code shows them to the averaged network. The paper
-has K = 8 strong views and tries fewer; here K = 2: half as many images go through the network.
+Strong views come from CTAugment, which learns its strengths on labelled images; the loss on labels
+uses strong views too. CTAugment's probes go through the network together with the anchors; the
+authors' code evaluates them with the EMA model. The paper uses K = 8 strong views and tries fewer.
+Here K = 2, which halves the number of images that go through the network.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ from comatch.types import Batch, Task
 
 
 class ReMixMatch(Method):
-    """Aligned guesses on weak views teach strong ones, whose strength is learned too."""
+    """Aligned predictions on weak views as pseudo-labels of strong views of learned strength."""
 
-    views = ("weak", "weak", "weak")  # the anchor, and what becomes the strong views
+    views = ("weak", "weak", "weak")  # the anchor, and the images that become strong views
     rotates_images = True
     mean: Tensor  # [3]
     std: Tensor  # [3]
@@ -43,24 +43,22 @@ class ReMixMatch(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "remixmatch"
-        temperature: float = setting(0.5, "T: below 1 makes guesses more decided", above=0)
+        temperature: float = setting(0.5, "T: sharpening temperature of pseudo-labels", above=0)
         alpha: float = setting(0.75, "of the Beta distribution: small values mix little", above=0)
-        lambda_u: float = setting(1.5, "largest weight of the mixed guesses", least=0)
-        lambda_u1: float = setting(
-            0.5, "largest weight of the guesses on one strong view, unmixed", least=0
-        )
-        lambda_r: float = setting(0.5, "weight of the rotations", least=0)
+        lambda_u: float = setting(1.5, "final weight of the mixed unlabelled loss", least=0)
+        lambda_u1: float = setting(0.5, "final weight of the unmixed strong view's loss", least=0)
+        lambda_r: float = setting(0.5, "weight of the rotation loss", least=0)
         ramp: float = setting(
-            1 / 64, "share of the run over which weights get largest, linearly", above=0
+            1 / 64, "share of the run over which these weights rise linearly", above=0
         )
         alignment_window: int = setting(
-            128, "batches whose mean prediction alignment looks at", least=1
+            128, "batches over which alignment averages predictions and labels", least=1
         )
         bin_decay: float = setting(
-            0.99, "rho: share of itself that a bin's weight keeps at a hit", least=0, most=1
+            0.99, "rho: decay of the weight of a CTAugment bin", least=0, most=1
         )
         bin_threshold: float = setting(
-            0.8, "least weight of a bin in use, as a share of the best", least=0, most=1
+            0.8, "minimum weight of a bin in use, as a share of the largest", least=0, most=1
         )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
@@ -87,16 +85,16 @@ class ReMixMatch(Method):
             match = 1 - (F.softmax(logits_probes, dim=1) - y).abs().sum(1) / 2  # [B]
             p = F.softmax(logits_anchor, dim=1)  # [muB, C]
             mean_p, mean_y = p.mean(0), y.mean(0)
-            q = self.guess(p, mean_p, mean_y)
+            q = self.pseudo_labels(p, mean_p, mean_y)
 
             images, labels = torch.cat([x, anchor, first, second]), torch.cat([y, q, q, q])
             mixing = sample_mix(len(labels), c.alpha, q.device)
             mixed, targets = mix(images, mixing), mix(labels, mixing)
-            turned, quarters = turn(first)
+            rotated, quarters = rotate(first)
 
-        out = self.net(torch.cat([mixed, first, turned]))
+        out = self.net(torch.cat([mixed, first, rotated]))
         logits_x, logits_u, logits_first, _ = out.logits.split([len(x), 3 * len(q), len(q), len(q)])
-        rotations = self.rotation(out.features[-len(turned) :])
+        rotations = self.rotation(out.features[-len(rotated) :])
         weight = (self.progress / c.ramp).clamp(max=1)
 
         loss_x = F.cross_entropy(logits_x, targets[: len(x)])
@@ -115,15 +113,15 @@ class ReMixMatch(Method):
             q.argmax(1),
         )
 
-    def guess(self, p: Tensor, mean_p: Tensor, mean_y: Tensor) -> Tensor:
-        """As frequent as the classes are among the labels, and sharpened."""
+    def pseudo_labels(self, p: Tensor, mean_p: Tensor, mean_y: Tensor) -> Tensor:
+        """Predictions [muB, C] aligned to the class frequency of the labels, and sharpened."""
         frequency = self.recent_y.mean_with(mean_y).clamp(min=1e-6)
         aligned = losses.align(p * frequency, self.recent_p.mean_with(mean_p))
         return losses.sharpen(aligned, self.config.temperature)
 
 
-def turn(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Each image turned by a random number of quarters, and that number."""
+def rotate(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Each image rotated by a random number of quarter turns, and that number [N]."""
     quarters = torch.randint(QUARTERS, (len(images),), device=images.device)
-    turned = torch.stack([images.rot90(r, (2, 3)) for r in range(QUARTERS)])  # [4, N, 3, H, W]
-    return turned[quarters, torch.arange(len(images), device=images.device)], quarters
+    rotated = torch.stack([images.rot90(r, (2, 3)) for r in range(QUARTERS)])  # [4, N, 3, H, W]
+    return rotated[quarters, torch.arange(len(images), device=images.device)], quarters

@@ -1,9 +1,8 @@
-"""S4L: beside the labels, every image teaches which way up it is (Zhai et al., 2019).
+"""S4L: an additional loss, the prediction of rotations of every image (Zhai et al., 2019).
 
-    L = L_x + lambda_u 1/(4 muB) sum_b sum_r H(r, p_rot(rotation | u_b turned by r quarters))
+    L = L_x + lambda_u 1/(4 muB) sum_b sum_r H(r, p_rot(rotation | u_b rotated by r quarter turns))
 
-Rotation needs no label, and a network that knows it knows shapes. Nothing is guessed: there are no
-pseudo-labels.
+Rotation prediction needs no labels and no pseudo-labels.
 """
 
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ QUARTERS = 4
 
 
 class S4LRotation(Method):
-    """Which way up an image is, learned beside its class."""
+    """Cross-entropy on the labels, and rotation prediction on all images."""
 
     views = ("weak",)
     rotates_images = True
@@ -28,7 +27,7 @@ class S4LRotation(Method):
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "s4l_rotation"
-        lambda_u: float = setting(1.0, "weight of the rotations", least=0)
+        lambda_u: float = setting(1.0, "weight of the rotation loss", least=0)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)
@@ -36,8 +35,8 @@ class S4LRotation(Method):
 
     def forward(self, batch: Batch) -> Step:
         (weak,) = batch.u
-        turned = [weak.rot90(r, (2, 3)) for r in range(QUARTERS)]
-        out = self.net(torch.cat([batch.x, *turned]))
+        rotated = [weak.rot90(r, (2, 3)) for r in range(QUARTERS)]
+        out = self.net(torch.cat([batch.x, *rotated]))
         which = torch.arange(QUARTERS, device=weak.device).repeat_interleave(len(weak))  # [4 muB]
         rotations = self.rotation(out.features[len(batch.x) :])
 

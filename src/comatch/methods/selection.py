@@ -1,7 +1,7 @@
-"""Which pseudo-labels are learned: those above one threshold, or above one threshold a class.
+"""Selection of confident pseudo-labels: by one threshold, or by one threshold for each class.
 
-    fixed     c >= tau                                                          as in the paper
-    adaptive  c >= tau_y,   tau_y follows what the network has learned (FreeMatch)
+    fixed     c >= tau                              as in the paper
+    adaptive  c >= tau_y,   tau_y by running means  FreeMatch
 
 c = max q is the confidence of a pseudo-label q, and y = argmax q its class.
 """
@@ -22,7 +22,7 @@ class Selected(NamedTuple):
 
 
 class FixedThreshold(nn.Module):
-    """Pseudo-labels of at least the confidence tau."""
+    """Pseudo-labels with a confidence of at least tau."""
 
     def __init__(self, classes: int, decay: float) -> None:
         super().__init__()

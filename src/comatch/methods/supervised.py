@@ -1,4 +1,4 @@
-"""Learning from the labelled images alone: the baseline that every other method must beat."""
+"""Training on the labelled images alone: the baseline of every other method."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from comatch.types import Batch
 
 
 class Supervised(Method):
-    """Cross-entropy on the labels there are; unlabelled images are not looked at."""
+    """Cross-entropy on the labels; unlabelled images are not used."""
 
     @dataclass(frozen=True)
     class Config(MethodConfig):

@@ -1,14 +1,14 @@
-"""Temporal ensembling: an image is predicted as it was on earlier visits (Laine and Aila, 2017).
+"""Temporal ensembling: consistency with earlier predictions of an image (Laine and Aila, 2017).
 
-    Z_b <- alpha Z_b + (1 - alpha) p(y | view of u_b)      once for each visit, after the step
-    L   = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - Z_b / (1 - alpha^visits_b) ||^2
+    Z_b <- alpha Z_b + (1 - alpha) p(y | view of u_b)      after each step whose batch has u_b
+    L   = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - Z_b / (1 - alpha^n_b) ||^2
 
-One forward instead of the Pi-model's two, and a target with less noise: it is an average over
-earlier networks and earlier views. On its first visit an image has no target and gives no loss.
-w(t) rises as in the Pi-model.
+n_b is the number of earlier steps with u_b. One forward is enough instead of the Pi-model's two,
+and the target has less noise, because it is an average over earlier weights and views. An image has
+no target and no loss the first time. w(t) rises as in the Pi-model.
 
-A run visits each of U unlabelled images steps muB / U times. In a short run that is only a few
-times: many targets are then one or two predictions of a much younger network.
+In a run, each of the U unlabelled images is in steps muB / U batches. In a short run these are few,
+so many targets are averages of one or two predictions of a network that was trained much less.
 """
 
 from dataclasses import dataclass
@@ -24,20 +24,18 @@ from comatch.types import Batch, Task
 
 
 class TemporalEnsembling(Method):
-    """Predictions that agree with the average of all earlier ones of the same image."""
+    """Consistency with the average of all earlier predictions of the same image."""
 
     views = ("weak",)
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "temporal_ensembling"
-        alpha: float = setting(
-            0.6, "share of itself that an image's average keeps at each visit", least=0, below=1
-        )
+        alpha: float = setting(0.6, "decay of an image's average prediction", least=0, below=1)
         lambda_u: float = setting(
-            2.4, "largest weight of consistency: 30 M / N for 4,000 labels", least=0
+            2.4, "final weight of the consistency loss: 30 M / N for 4,000 labels", least=0
         )
-        ramp: float = setting(0.27, "share of the run over which that weight is reached", above=0)
+        ramp: float = setting(0.27, "share of the run over which that weight rises", above=0)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config)

@@ -1,11 +1,11 @@
-"""UDA: a sharpened prediction on a weak view teaches the strong one (Xie et al., 2020).
+"""UDA: sharpened predictions on weak views as targets of strong views (Xie et al., 2020).
 
     q_b = p(y | weak view of u_b)^(1 / T), normalised
     L   = TSA(L_x) + lambda_u 1/muB sum_b 1(max p_b >= tau) H(q_b, p(y | strong view of u_b))
 
-Training signal annealing (TSA) releases the labels slowly, so that a few of them are not learned by
-heart: a labelled image counts only while p(its class) is below a threshold that rises from 1 / C
-to 1 over the run.
+Training signal annealing (TSA) releases the labels slowly, which reduces overfitting to few labels:
+a labelled image counts only while p(its class) is below a threshold that rises from 1 / C to 1 over
+the run.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from comatch.types import UNLABELLED, Batch
 
 
 class Uda(Method):
-    """Sharpened soft guesses on weak views, and labels that are released slowly."""
+    """Sharpened predictions on weak views as soft labels, and slowly released labels."""
 
     views = ("weak", "strong")
 
@@ -29,13 +29,13 @@ class Uda(Method):
     class Config(MethodConfig):
         method = "uda"
         threshold: float = setting(
-            0.8, "tau: least confidence of a guess that is learned", least=0, most=1
+            0.8, "tau: minimum confidence of a pseudo-label", least=0, most=1
         )
-        temperature: float = setting(0.4, "T: below 1 makes guesses more decided", above=0)
-        lambda_u: float = setting(1.0, "weight of the unlabelled images", least=0)
+        temperature: float = setting(0.4, "T: sharpening temperature of pseudo-labels", above=0)
+        lambda_u: float = setting(1.0, "weight of the unlabelled loss", least=0)
         tsa: str = setting(
             "linear",
-            "how labels are released: none, linear, log or exp",
+            "schedule of TSA: none, linear, log or exp",
             choices=("none", "linear", "log", "exp"),
         )
 
@@ -58,14 +58,14 @@ class Uda(Method):
         )
 
     def labelled(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy over the labels that are released, and the share of those."""
+        """Cross-entropy on the released labels, and their share."""
         each = F.cross_entropy(logits, y, reduction="none")  # [B]
         if self.config.tsa == "none":
             return each.mean(), torch.ones_like(each[0])
         release = RELEASED[self.config.tsa](self.progress)
         below = release * (1 - 1 / self.classes) + 1 / self.classes
         counts = (torch.exp(-each.detach()) <= below).to(each.dtype)
-        # Ranks release different numbers of labels: the mean is over those of all.
+        # Ranks release different numbers of labels; the mean is over those of all ranks.
         released = distributed.mean(counts.sum()).clamp(min=1 / distributed.world())
         return (each * counts).sum() / released, counts.mean()
 

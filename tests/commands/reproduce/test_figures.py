@@ -1,4 +1,4 @@
-"""Figures from metrics.jsonl: which lines there are, what they show, and files that can be read."""
+"""Figures from metrics.jsonl: their lines, their values, and their files."""
 
 import json
 import statistics
@@ -16,7 +16,7 @@ from comatch.figures import save
 
 
 def make_run(path, method="comatch", seed=0, steps=100, at=lambda step: step / 1000, **settings):
-    """A run folder as training leaves it: a line each ten steps, an evaluation each twenty."""
+    """A run folder with metrics every ten steps and an evaluation every twenty."""
     path.mkdir(parents=True)
     recipe = replace(recipes.get("digits", method), seed=seed, **settings)
     (path / "config.json").write_text(json.dumps({"recipe": to_json(recipe), "data_dir": "data"}))
@@ -25,7 +25,7 @@ def make_run(path, method="comatch", seed=0, steps=100, at=lambda step: step / 1
         values = {"loss": 1.0}
         if method != "supervised":
             values["confident"] = at(step)
-        if method != "supervised" and step > 10:  # at first none is confident
+        if method != "supervised" and step > 10:  # no pseudo-label is confident at first
             values["pseudo_accuracy"] = 1 - at(step)
         lines.append({"step": step, "kind": "train", **values})
         if step % 20 == 0:
@@ -78,7 +78,7 @@ def test_seeds_of_one_setting_are_a_mean_with_a_band(tmp_path):
     assert names(figure) == (["comatch"], "line: mean over 3 seeds; band: deviation")
 
 
-def test_a_run_that_is_not_finished(tmp_path):
+def test_an_unfinished_run(tmp_path):
     make_run(tmp_path / "0", seed=0)
     short = make_run(tmp_path / "1", seed=1, steps=40, at=lambda step: 3 * step / 1000)
     with (short / "metrics.jsonl").open("a") as file:
@@ -91,7 +91,7 @@ def test_a_run_that_is_not_finished(tmp_path):
     figures.curves([curve])
 
 
-def test_methods_have_lines_of_their_own(tmp_path):
+def test_each_method_is_a_line(tmp_path):
     for method in ("comatch", "fixmatch", "supervised"):
         make_run(tmp_path / method, method)
     make_run(tmp_path / "more", "comatch", seed=3, alpha=0.5, data=str(tmp_path / "mine"))
@@ -107,7 +107,7 @@ def test_methods_have_lines_of_their_own(tmp_path):
     assert len({line.get_color() for line in test}) == 4
 
 
-def test_how_a_run_was_computed_is_no_difference(tmp_path):
+def test_settings_that_do_not_change_the_result_are_ignored(tmp_path):
     assert set(runs.INCIDENTAL) <= {"name", *settings_of(recipes.get("digits"))}
     make_run(tmp_path / "0", seed=0, precision="fp32", engine="eager")
     make_run(tmp_path / "1", seed=1, precision="bf16", log_every=7)
@@ -115,12 +115,12 @@ def test_how_a_run_was_computed_is_no_difference(tmp_path):
     assert curve.seeds == [0, 1]
 
 
-def test_without_pseudo_labels_there_is_only_the_test(tmp_path):
+def test_without_pseudo_labels_there_is_one_panel(tmp_path):
     figure = figures.curves(curves.read([make_run(tmp_path / "a", "supervised")]))
     assert list(drawn(figure)) == ["Test accuracy"]
 
 
-def test_many_points_become_fewer(tmp_path):
+def test_many_points_are_averaged(tmp_path):
     (curve,) = curves.read([make_run(tmp_path / "a", steps=70_000, at=lambda step: step / 1e6)])
     line = curve.lines["confident"]
     assert len(line.steps) <= curves.MOST
@@ -134,7 +134,7 @@ def test_many_points_become_fewer(tmp_path):
     assert "60" in [label.get_text() for label in axes.get_xticklabels()]
 
 
-def test_more_lines_than_colours_have_other_dashes(tmp_path):
+def test_more_lines_than_colours_get_other_dashes(tmp_path):
     for number in range(9):
         make_run(tmp_path / str(number), lr=0.1 + number)
     test = drawn(figures.curves(curves.read([tmp_path])))["Test accuracy"]
@@ -142,26 +142,26 @@ def test_more_lines_than_colours_have_other_dashes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("damage", "message"),
     [
         (lambda run: (run / "metrics.jsonl").unlink(), "has no metrics.jsonl"),
-        (lambda run: (run / "metrics.jsonl").write_text(""), "holds no measure"),
+        (lambda run: (run / "metrics.jsonl").write_text(""), "has no metric to draw yet"),
         (lambda run: (run / "metrics.jsonl").write_text("no\n"), "was not written by comatch"),
         (lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\n"), "cannot be read"),
         (lambda run: (run / "config.json").unlink(), "is not a run folder"),
         (lambda run: run.rename(run.with_name("b")), "there is no folder"),
-        (lambda run: make_run(run.parent / "b"), "seed 0 is there twice"),
+        (lambda run: make_run(run.parent / "b"), "has seed 0 twice"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(tmp_path, cli, spoil, told):
+def test_mistakes_are_one_line(tmp_path, cli, damage, message):
     run = make_run(tmp_path / "a")
-    spoil(run)
+    damage(run)
     words = [run, tmp_path / "b"] if (tmp_path / "b").exists() and run.exists() else [run]
     code, out, err = cli("reproduce", "curves", *words)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert told in err
+    assert message in err
 
 
 # ------------------------------------------------------------------------------------ files
@@ -188,7 +188,7 @@ def test_the_command_writes_both_files(tmp_path, cli):
         assert f"<!-- {title} -->" in (tmp_path / "other.svg").read_text()
 
 
-def test_the_same_numbers_are_the_same_file(tmp_path):
+def test_the_files_are_reproducible(tmp_path):
     make_run(tmp_path / "run")
     for name in ("a", "b"):
         save(figures.curves(curves.read([tmp_path / "run"])), tmp_path / name)
@@ -196,7 +196,7 @@ def test_the_same_numbers_are_the_same_file(tmp_path):
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_a_path_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     figure = figures.curves(curves.read([make_run(tmp_path / "run")]))
     with pytest.raises(UserError, match="cannot write"):

@@ -1,4 +1,4 @@
-"""The paper's figures as they are printed: typed here a second time, row by row."""
+"""The paper's figures, typed a second time, row by row."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_table_1(method):
     )
 
 
-def test_the_table_has_rows_that_can_be_trained():
+def test_the_methods_of_table_1_exist():
     assert tuple(PRINTED) == paper.TABLE1_METHODS
     assert set(PRINTED) <= set(METHODS)
     assert paper.TABLE1_LABELS == (20, 40, 80, 250)
@@ -32,7 +32,7 @@ def test_the_table_has_rows_that_can_be_trained():
     assert str(paper.TABLE1["cifar10", 40]["fixmatch_da"]) == "86.98 ± 3.40"
 
 
-def test_the_recipes_promise_what_the_table_has():
+def test_the_docstrings_of_recipes_have_the_papers_figures():
     for name, column in (("cifar10", ("cifar10", 40)), ("stl10", ("stl10", 1000))):
         figure = paper.TABLE1[column]["comatch"]
         assert f"{figure.mean:.2f} +- {figure.std:.2f} %" in recipes.descriptions()[name]

@@ -1,4 +1,4 @@
-"""The paper's tables from run folders: filled, gone on with, counted by hand, told in one table."""
+"""The paper's tables: filled from run folders, resumed, and compared with a count by hand."""
 
 import csv
 import json
@@ -46,13 +46,13 @@ def table(out, labels=(20, 30), seeds=(0, 1), methods=METHODS, stl10=False, **ot
 
 
 def state(folder):
-    """Every file of the runs, with its bytes and when it was written; not of the tables."""
+    """Content and modification time of every file of the runs, without the tables."""
     files = [path for path in folder.glob("**/*-seed*/**/*") if path.is_file()]
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 def texts(made):
-    """What each cell says: by method, column by column."""
+    """The text of each cell: by method, column by column."""
     return {method: ours for method, _, ours in made.rows()}
 
 
@@ -62,14 +62,14 @@ def records(folder, name="table1.csv"):
 
 @pytest.fixture
 def no_data(monkeypatch):
-    """Whoever opens a data set now fails."""
+    """Opening a data set fails."""
     monkeypatch.setattr("comatch.commands.compare.load_dataset", None)
     monkeypatch.setattr("comatch.commands.reproduce.load_dataset", None)
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """Two columns, two methods, two seeds, all trained; nobody changes it."""
+    """Two columns, two methods, two seeds, all trained. Tests must not change it."""
     return table(tmp_path_factory.mktemp("table1") / "all")
 
 
@@ -81,7 +81,7 @@ def copied(filled, tmp_path):
 # ---------------------------------------------------------------------------------- table 1
 
 
-def test_a_comparison_for_each_column(filled):
+def test_each_column_is_a_comparison(filled):
     names = {path.name for path in filled.path.iterdir()}
     assert names == {"digits-20", "digits-30", "table1.md", "table1.csv"}
     for column in ("digits-20", "digits-30"):
@@ -123,7 +123,7 @@ def test_mean_and_deviation_by_hand(filled):
         assert texts(filled)[record["method"]][column] == f"{mean:.2f} ± {std:.2f} (n=2)"
 
 
-def test_the_page_says_how_it_was_made(filled):
+def test_the_page_has_the_origin_of_the_results(filled):
     page = (filled.path / "table1.md").read_text()
     for method, _, ours in filled.rows():
         assert f"| {method} |  | {ours[0]} |  | {ours[1]} |" in page
@@ -142,19 +142,18 @@ def test_the_page_says_how_it_was_made(filled):
 
 
 @pytest.mark.usefixtures("no_data")
-def test_what_is_finished_is_only_read(filled):
+def test_finished_runs_are_only_read(filled):
     before = state(filled.path)
     for train in (True, False):
         assert texts(table(filled.path, train=train)) == texts(filled)
     assert state(filled.path) == before
-    # Asked for less, it shows less.
     less = table(filled.path, labels=[30], seeds=[1], methods=["comatch"], train=False)
     top1 = read_json(filled.path / "digits-30/comatch-seed1/summary.json")["top1"]
     assert texts(less) == {"comatch": [f"{100 * top1:.2f} (n=1)"]}
-    table(filled.path)  # as it was, for the others
+    table(filled.path)  # restores the page for other tests
 
 
-def test_what_is_missing_is_trained(copied):
+def test_missing_runs_are_trained(copied):
     redone = ("digits-30/fixmatch-seed1", "digits-30/comatch-seed0", "digits-20/comatch-seed1")
     for name in redone[:2]:
         shutil.rmtree(copied / name)
@@ -179,7 +178,7 @@ def test_what_is_missing_is_trained(copied):
     assert all(text.endswith("(n=2)") for ours in texts(whole).values() for text in ours)
 
 
-def test_ctrl_c_and_on_again(cli, tmp_path, filled, monkeypatch):
+def test_an_interrupted_table_is_resumed(cli, tmp_path, filled, monkeypatch):
     words = [*TABLE_WORDS, "--labels", "20,30", "--methods", "fixmatch,comatch", "--steps", 2]
     words += ["--seeds", "0", "--out", "t"]
     with monkeypatch.context() as patch:
@@ -207,10 +206,10 @@ def test_ctrl_c_and_on_again(cli, tmp_path, filled, monkeypatch):
 
 
 def test_the_table_is_written_after_every_run(cli, tmp_path, monkeypatch):
-    def press(*_):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("comatch.commands.compare.free_memory", press)
+    monkeypatch.setattr("comatch.commands.compare.free_memory", interrupt)
     words = [*TABLE_WORDS, "--labels", 20, "--methods", "fixmatch", "--steps", 2, "--seeds", "0,1"]
     code, _, err = cli(*words)
     assert code == 130
@@ -229,14 +228,14 @@ def test_a_run_that_fails(cli, tmp_path, monkeypatch):
     assert "seed 1: the loss" in records(tmp_path / "runs/table1")[0]["failed"]
 
 
-# --------------------------------------------------------------------------- runs from elsewhere
+# --------------------------------------------------------------------------- runs in other folders
 
 
-def test_the_board_counts_them_as_done():
+def test_the_live_table_counts_them_as_done():
     assert LiveTable("title", ["a", "b"], 2, [], False, {"a": 1}).count() == "1 of 4 runs"
 
 
-def test_runs_from_elsewhere_count_and_are_not_trained_again(filled, tmp_path, monkeypatch):
+def test_runs_in_other_folders_count_and_are_not_trained_again(filled, tmp_path, monkeypatch):
     shutil.copytree(filled.path / "digits-20", tmp_path / "else/a")
     shutil.copytree(filled.path / "digits-30/comatch-seed1", tmp_path / "else/b/mine")
     shutil.rmtree(tmp_path / "else/a/fixmatch-seed0")
@@ -257,7 +256,7 @@ def test_runs_from_elsewhere_count_and_are_not_trained_again(filled, tmp_path, m
         "digits-30/comatch-seed0",
         "digits-30/fixmatch-seed1",
     ]
-    # Without them, what was trained here is what is there.
+    # Without those folders, only the runs trained here count.
     alone = table(tmp_path / "t", train=False)
     assert [text.count("of 2") for text in texts(alone)["fixmatch"]] == [1, 0]
     assert texts(alone)["comatch"][0] == "not run"
@@ -281,7 +280,7 @@ def test_only_runs_of_the_same_settings_count(filled, tmp_path):
     assert made.remarks == [
         f"{other} not counted: no finished run of these data, labels and methods is there"
     ]
-    # How it was computed and how often it was looked at may differ.
+    # Settings that do not change the result may differ.
     settings = {**TINY_SHARED, "log_every": 1, "precision": "bf16", "engine": "eager"}
     made = table(tmp_path / "t", settings=settings, others=[other], train=False)
     assert texts(made) == texts(filled)
@@ -295,7 +294,7 @@ def test_a_second_run_of_a_seed_is_left_out(copied, tmp_path):
 
 
 @pytest.mark.usefixtures("no_data")
-def test_runs_here_of_other_settings_are_told(filled, tmp_path):
+def test_runs_of_other_settings_in_the_folder_are_listed(filled, tmp_path):
     before = state(filled.path)
     with pytest.raises(UserError, match=r"steps is 2, not 3.*choose another --out"):
         table(filled.path, steps=3)
@@ -307,7 +306,7 @@ def test_runs_here_of_other_settings_are_told(filled, tmp_path):
 
 
 @pytest.mark.usefixtures("no_data")
-def test_results_of_this_repository_fill_it(cli, tmp_path):
+def test_the_results_of_this_repository_count(cli, tmp_path):
     results = runs.Path(__file__).parents[3] / "results"
     words = ["--no-train", "--from", results / "cifar10-250", "--steps", 5000, "--seeds", 0]
     code, out, err = cli("reproduce", "table1", *words, "--labels", "40,250")
@@ -329,7 +328,7 @@ def test_results_of_this_repository_fill_it(cli, tmp_path):
 
 
 @pytest.mark.usefixtures("no_data")
-def test_the_paper_s_whole_table(cli, tmp_path):
+def test_the_whole_table(cli, tmp_path):
     code, out, _ = cli("reproduce", "table1", "--no-train", "--stl10")
     assert code == 0
     assert out.count("not run") == 20
@@ -362,7 +361,7 @@ def test_the_paper_s_whole_table(cli, tmp_path):
         (["--out", "file"], "file"),
     ],
 )
-def test_mistakes_are_told_before_the_first_run(cli, tmp_path, words, fragment):
+def test_mistakes_are_reported_before_the_first_run(cli, tmp_path, words, fragment):
     (tmp_path / "file").write_text("")
     methods = [] if "--methods" in words else ["--methods", "fixmatch"]
     code, out, err = cli(*TABLE_WORDS, "--steps", 2, *methods, *words)
@@ -373,7 +372,7 @@ def test_mistakes_are_told_before_the_first_run(cli, tmp_path, words, fragment):
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
-def test_data_that_is_missing_is_told_before_the_first_run(tmp_path, monkeypatch):
+def test_missing_data_is_reported_before_the_first_run(tmp_path, monkeypatch):
     opened, load = [], reproduction.load_dataset
 
     def without_stl10(config, *words):
@@ -393,14 +392,14 @@ def test_data_that_is_missing_is_told_before_the_first_run(tmp_path, monkeypatch
 
 
 def imagenet(out, methods=("supervised", "comatch_momentum"), shares=(1, 10), **others):
-    """Ten classes for a thousand: digits."""
+    """Table 2 on digits."""
     settings = {**TINY_SHARED, "net": "wrn-10-1", "stem": "auto", "labels": 20}
     wanted = experiment(out, (0,), data="digits", settings=settings, **others)
     return table2(wanted, shares=shares, methods=methods)
 
 
-def test_table_2_is_trained_and_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "MANY_CLASSES", 10)  # so that top-5 is told of ten
+def test_table_2_is_trained_and_extended(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "MANY_CLASSES", 10)  # so that top-5 is shown for digits
     before = state(imagenet(tmp_path, shares=[1]).path)
     table = imagenet(tmp_path)
     after = state(tmp_path)
@@ -423,18 +422,18 @@ def test_table_2_is_trained_and_gone_on_with(tmp_path, monkeypatch):
     assert "- recipe: imagenet-1pct, imagenet-10pct\n" in page
 
 
-def test_table_2_from_weights_that_are_there(tmp_path):
+def test_table_2_from_pretrained_weights(tmp_path):
     first = imagenet(tmp_path / "a", methods=["supervised"], shares=[1])
     run = first.path / "1pct" / "supervised-seed0"
     table = imagenet(tmp_path / "b", methods=["supervised"], shares=[1], init=str(run))
-    (plain, _, _), (begun, theirs, _) = table.rows()
-    assert (plain, begun) == ("supervised", "MoCo v2, then supervised")
+    (plain, _, _), (pretrained, theirs, _) = table.rows()
+    assert (plain, pretrained) == ("supervised", "MoCo v2, then supervised")
     assert theirs == ["49.8", "77.2"]
     config = read_json(table.path / "1pct-pretrained" / "supervised-seed0" / "config.json")[
         "recipe"
     ]
     assert config["model"]["init"] == str(run)
-    assert config["optim"]["lr"] == 0.03  # the paper's for weights that are there
+    assert config["optim"]["lr"] == 0.03  # the paper's with pre-trained weights
     assert f"- MoCo v2: {run}\n" in (table.path / "table2.md").read_text()
 
 
@@ -444,8 +443,8 @@ def test_table_2_from_the_command_line(cli):
     code, out, _ = cli(*words, "--methods", "vat,pseudo_label,mixmatch")
     assert code == 0
     assert out.count("not run") == 6
-    assert "68.8" in out  # VAT, a tenth of the labels
-    assert "51.6" in out  # pseudo-labels have a top-5 alone
+    assert "68.8" in out  # VAT, 10 % of the labels
+    assert "51.6" in out  # Pseudo-Label has only a top-5
     for more, fragment in (
         (("--shares", "5"), "unknown share of the labels '5'"),
         (("--shares", ","), "the table has no column"),
@@ -470,7 +469,7 @@ def varied(tmp_path_factory):
     return vary(tmp_path_factory.mktemp("ablations") / "all")
 
 
-def test_one_setting_differs_and_the_recipe_s_own_is_shared(varied):
+def test_each_variant_changes_one_setting_and_the_default_is_shared(varied):
     folders = {path.name for path in varied.path.iterdir() if path.is_dir()}
     alphas = {f"alpha-{value}" for value in (0.8, 0.85, 0.95, 1.0)}
     sizes = {f"bank_size-{value}" for value in (12, 30, 120)}
@@ -536,7 +535,7 @@ def test_the_figure(varied):
     assert len(panels) == 2
 
 
-def test_ablations_go_on(varied, tmp_path, monkeypatch):
+def test_ablations_are_resumed(varied, tmp_path, monkeypatch):
     folder = shutil.copytree(varied.path, tmp_path / "copy")
     shutil.rmtree(folder / "alpha-0.95/comatch-seed1")
     before = state(folder)
@@ -559,7 +558,7 @@ def test_ablations_go_on(varied, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_data")
-def test_the_paper_s_ablations_before_any_run(cli, tmp_path):
+def test_ablations_before_any_run(cli, tmp_path):
     code, out, err = cli("reproduce", "ablations", "--no-train")
     assert code == 0, err
     assert out.count("not run") == 19
@@ -576,7 +575,7 @@ def test_the_paper_s_ablations_before_any_run(cli, tmp_path):
         "alpha": ["0.8", "0.85", "0.9", "0.95", "1.0"],
         "bank_size": ["512", "1280", "2560", "5120"],
     }
-    # On ImageNet, the recipe's T is among them, and the weights are those that the paper names.
+    # On ImageNet, the recipe's T is among the values, and lambda_ctr has those of the paper.
     words = ["images", "--recipe", "imagenet-1pct", "--parameters", "T,lambda_ctr"]
     (tmp_path / "images").mkdir()
     code, out, err = cli("reproduce", "ablations", *words, "--no-train")
@@ -607,7 +606,7 @@ def test_ablations_from_the_command_line(cli, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-def test_what_is_there_is_drawn_when_somebody_stops(cli, tmp_path, monkeypatch):
+def test_an_interrupted_call_draws_what_exists(cli, tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 3)  # the first step of the second run
     words = ["digits", "--labels", 20, "--steps", 2, "--device", "cpu", *TINY_WORDS]
     code, out, err = cli("reproduce", "ablations", *words, "--parameters", "K", "--seeds", "0")
@@ -630,7 +629,7 @@ def test_what_is_there_is_drawn_when_somebody_stops(cli, tmp_path, monkeypatch):
         (("curves",), ["RUN...", "--out", "confident", "deviation", "seed"]),
     ],
 )
-def test_help_teaches(cli, command, fragments):
+def test_help(cli, command, fragments):
     code, out, _ = cli("reproduce", *command, "--help")
     assert code == 0
     for fragment in fragments:

@@ -34,14 +34,12 @@ def fine_tune_on(coco, start, out=None, resume=False, **fields):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    pytest.importorskip("pycocotools")
     return make_coco(tmp_path_factory.mktemp("coco"))
 
 
 @pytest.fixture
 def own_data(tmp_path):
     """Data that the test may damage."""
-    pytest.importorskip("pycocotools")
     return make_coco(tmp_path / "coco", train=4, val=3)
 
 

@@ -23,25 +23,25 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One hyper-parameter: its values, and at each mean and deviation of accuracy, from 0 to 1."""
+    """One hyper-parameter: its values, and mean and deviation of the accuracy (0 to 1) at each."""
 
     title: str
     values: Sequence[float]
-    accuracy: Sequence[tuple[float, float] | None]  # none: not measured yet
+    accuracy: Sequence[tuple[float, float] | None]  # None: not run yet
     default: float  # the recipe's own value
     logarithmic: bool = False
 
 
 def curves(found: Sequence[Curve]) -> Figure:
-    """The paper's training figure: pseudo-labels right, pseudo-labels confident, test accuracy.
+    """The paper's figure: accuracy and share of confident pseudo-labels, and test accuracy.
 
-    A measure that no run has, as pseudo-labels of supervised learning, has no panel.
+    A metric that no run has gets no panel: supervised training has no pseudo-labels.
     """
     last = longest(found)
     thousands = last >= 2000
-    measured = [measure for measure in TITLES if any(measure in one.lines for one in found)]
-    width = 11 * len(measured) / len(TITLES)
-    letters, handle = int(11 * width), 6  # of a line of the legend, and what its dash takes
+    metrics = [metric for metric in TITLES if any(metric in one.lines for one in found)]
+    width = 11 * len(metrics) / len(TITLES)
+    letters, handle = int(11 * width), 6  # of a line of the legend, and of its dash
     names = [textwrap.fill(curve.label, letters - handle) for curve in found]
     widest = max(len(part) for name in names for part in name.splitlines())
     columns = max(1, min(len(names), letters // (widest + handle)))
@@ -49,17 +49,17 @@ def curves(found: Sequence[Curve]) -> Figure:
     legend_lines = -(-len(names) // columns) + broken + 1
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, 3.4 + 0.22 * legend_lines), layout="constrained")
-        panels = figure.subplots(1, len(measured), sharex=True, squeeze=False)[0]
-        for axes, measure in zip(panels, measured, strict=True):
+        panels = figure.subplots(1, len(metrics), sharex=True, squeeze=False)[0]
+        for axes, metric in zip(panels, metrics, strict=True):
             for number, curve in enumerate(found):
-                draw(axes, number, curve, measure)
-            axes.set_title(TITLES[measure], loc="left")
+                draw(axes, number, curve, metric)
+            axes.set_title(TITLES[metric], loc="left")
             axes.set_xlabel("steps (thousands)" if thousands else "steps")
             if thousands:
                 axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step / 1000:g}"))
             axes.set_xlim(0, 1.02 * last)
             per_cent(axes)
-            if measure == "confident":
+            if metric == "confident":
                 axes.set_ylim(-0.02, 1.02)
         handles, _ = panels[0].get_legend_handles_labels()
         figure.legend(
@@ -68,13 +68,13 @@ def curves(found: Sequence[Curve]) -> Figure:
     return figure
 
 
-def draw(axes: Axes, number: int, curve: Curve, measure: str) -> None:
-    """A line with its band; it has a handle for the legend even where the measure is missing."""
-    line = curve.lines.get(measure)
+def draw(axes: Axes, number: int, curve: Curve, metric: str) -> None:
+    """Draw a line with its band. It has a legend entry even where the metric is missing."""
+    line = curve.lines.get(metric)
     colour = COLOURS[number % len(COLOURS)]
     dash = DASHES[number // len(COLOURS) % len(DASHES)]
     steps, mean = (line.steps, line.mean) if line else ([], [])
-    dot = "o" if len(steps) == 1 else ""  # a line of one point would not be seen
+    dot = "o" if len(steps) == 1 else ""  # a line of one point is invisible
     axes.plot(steps, mean, dash, color=colour, label=curve.label, linewidth=1.6, marker=dot)
     if line and len(curve.seeds) > 1:
         band = [(m, std or 0.0) for m, std in zip(mean, line.std, strict=True)]
@@ -83,7 +83,7 @@ def draw(axes: Axes, number: int, curve: Curve, measure: str) -> None:
 
 
 def seeds_of(found: Sequence[Curve]) -> str | None:
-    """What all lines have in common: `seed 0`, or that a line is a mean of several seeds."""
+    """The legend's title: `seed 0`, or that lines are means over seeds."""
     if all(len(curve.seeds) == 1 for curve in found):
         return f"seed {found[0].seeds[0]}" if same_seeds(found) else None
     count = f"{len(found[0].seeds)} seeds" if same_seeds(found) else "seeds"
@@ -91,7 +91,7 @@ def seeds_of(found: Sequence[Curve]) -> str | None:
 
 
 def ablations(panels: Sequence[Panel]) -> Figure:
-    """One panel a hyper-parameter: accuracy at each value, the recipe's own marked."""
+    """One panel for each hyper-parameter: accuracy at each value, the recipe's own marked."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(max(5.0, 2.9 * len(panels)), 3.2), layout="constrained")
         all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -100,9 +100,9 @@ def ablations(panels: Sequence[Panel]) -> Figure:
             points = [(value, *known) for value, known in measured if known is not None]
             if points:
                 values, means, stds = zip(*points, strict=True)
-                looks: dict[str, Any] = {"color": COLOURS[0], "linewidth": 1.6, "capsize": 3}
+                style: dict[str, Any] = {"color": COLOURS[0], "linewidth": 1.6, "capsize": 3}
                 axes.errorbar(
-                    values, means, yerr=stds, marker="o", label="mean ± deviation", **looks
+                    values, means, yerr=stds, marker="o", label="mean ± deviation", **style
                 )
             else:
                 axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
@@ -125,7 +125,7 @@ def ablations(panels: Sequence[Panel]) -> Figure:
 
 
 def limits(panel: Panel) -> tuple[float, float]:
-    """All values of the panel, measured or not, and a little room."""
+    """All values of the panel with a margin, also those not run yet."""
     low, high = min(panel.values), max(panel.values)
     if panel.logarithmic:
         room = (high / low) ** 0.08
@@ -134,7 +134,7 @@ def limits(panel: Panel) -> tuple[float, float]:
 
 
 def per_cent(axes: Axes) -> None:
-    """Shares of 1 as per cent, and hardly any room above a hundred."""
+    """Label shares as per cent; the axis ends at 100 % or a little above."""
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
     low, high = axes.get_ylim()

@@ -1,7 +1,4 @@
-"""The paper's own figures, under the names that its tables and figures have there.
-
-Copied once, by hand, from the paper; everything that shows them beside ours reads them here.
-"""
+"""The figures that the paper reports, by table. They were copied from the paper by hand."""
 
 from typing import NamedTuple
 
@@ -58,15 +55,15 @@ TABLE1_MADE = (
 
 
 class Tops(NamedTuple):
-    """Top-1 and top-5 accuracy in per cent, of one run; none where the table has a dash."""
+    """Top-1 and top-5 accuracy in per cent, of one run; None where the table has a dash."""
 
     top1: float | None
     top5: float | None
 
 
-# Table "imagenet", section 4.2: ResNet-50, by per cent of the labels, then by what training began
-# from and by method. Left out is what has no method here: other ways of pre-training that are
-# fine-tuned afterwards, and SimCLRv2, whose networks are larger.
+# Table "imagenet", section 4.2: ResNet-50, by per cent of the labels, then by pre-training and
+# method. Rows without a method here are left out: fine-tuning after other pre-training, and
+# SimCLRv2, whose networks are larger.
 TABLE2: dict[int, dict[tuple[str, str], Tops]] = {
     1: {
         ("", "supervised"): Tops(25.4, 48.4),
@@ -91,24 +88,24 @@ TABLE2: dict[int, dict[tuple[str, str], Tops]] = {
         ("MoCo v2", "comatch_momentum"): Tops(73.7, 91.4),
     },
 }
-TABLE2_METHODS = ("fixmatch_da", "comatch_momentum")  # trained by its authors; the rest is cited
+TABLE2_METHODS = ("fixmatch_da", "comatch_momentum")  # the paper's own runs; it cites the rest
 TABLE2_MADE = (
     "Paper: one run, ResNet-50; FixMatch with DA and CoMatch after 400 epochs, MoCo v2 after 800 "
     "of its own; the others as cited there (VAT with entropy minimisation)."
 )
 
-# Figure "ablation", section 4.3: ImageNet, 1 % of labels, 100 epochs. Its curves are images; here
-# is what the text says of them, as points of accuracy gained or lost beside the default.
+# Figure "ablation", section 4.3: ImageNet, 1 % of labels, 100 epochs. These are the numbers in the
+# text, as changes in points of accuracy; those in the figure are not given as numbers.
 ABLATION_DEFAULT = 57.1
 ABLATION_CHANGES: dict[tuple[str, float], float] = {
     ("edge_threshold", 1.0): -2.8,
     ("alpha", 1.0): -2.1,
 }
 ABLATION_SAYS = {
-    "edge_threshold": "T = 1 leaves self-supervised contrast and costs 2.8 points",
-    "lambda_ctr": "10 is best with 1 % of the labels, 2 with 10 %: fewer labels need more",
-    "alpha": "0.9 is best; 1, without the memory bank, costs 2.1 points",
-    "bank_size": "better from 10,000 to 30,000, level beyond",
+    "edge_threshold": "with T = 1 the contrastive loss is self-supervised: 2.8 points less",
+    "lambda_ctr": "10 is best with 1 % of the labels, 2 with 10 %",
+    "alpha": "0.9 is best; with 1 the memory bank is not used: 2.1 points less",
+    "bank_size": "better from 10,000 to 30,000, no better beyond",
 }
 ABLATION_MADE = (
     f"Paper: ImageNet with 1 % of the labels, 100 epochs, one run; {ABLATION_DEFAULT} % at "
@@ -121,7 +118,7 @@ FewShots = dict[int | None, Printed | float]
 
 
 def by_shots(shots: tuple[int | None, ...], figures: str) -> FewShots:
-    """A line of the table: mean and deviation of each column; of all images there is one draw."""
+    """A row of the table: mean and deviation in each column; all images have one draw only."""
     numbers = iter(map(float, figures.split()))
     return {k: next(numbers) if k is None else Printed(next(numbers), next(numbers)) for k in shots}
 
@@ -155,9 +152,9 @@ TRANSFER_MADE = (
     "90 epochs, MoCo v2 for 800, SwAV for 400 (* 800, multi-crop), CoMatch for 400."
 )
 
-# Table "coco", section 4.4: by schedule, then by what the detector began from (and the share of
-# ImageNet's labels that it knew): AP, AP50 and AP75 of boxes, then of masks. COCO's train2017 and
-# val2017, Mask R-CNN with ResNet-50 and a feature pyramid.
+# Table "coco", section 4.4: by schedule, then by pre-training (and its share of ImageNet's labels):
+# AP, AP50 and AP75 of boxes, then of masks. COCO's train2017 and val2017, Mask R-CNN with ResNet-50
+# and a feature pyramid.
 COCO: dict[str, dict[tuple[str, str], tuple[float, ...]]] = {
     "1x": {
         ("Supervised", "100 %"): (38.9, 59.6, 42.7, 35.4, 56.5, 38.1),
@@ -172,5 +169,5 @@ COCO: dict[str, dict[tuple[str, str], tuple[float, ...]]] = {
         ("CoMatch", "10 %"): (41.5, 62.5, 45.4, 37.6, 59.5, 40.3),
     },
 }
-COCO_FIGURES = ("bb_AP", "bb_AP50", "bb_AP75", "mk_AP", "mk_AP50", "mk_AP75")  # as we call them
+COCO_FIGURES = ("bb_AP", "bb_AP50", "bb_AP75", "mk_AP", "mk_AP50", "mk_AP75")  # our names
 COCO_STEPS, COCO_BATCH = {"1x": 90_000, "2x": 180_000}, 16

@@ -1,4 +1,4 @@
-"""The paper's tables, with ours beside them, for the terminal."""
+"""The paper's tables for the terminal, with our results beside them."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ from rich.table import Table
 
 
 def beside_paper(columns: Sequence[str], rows: Sequence[tuple[str, list[str], list[str]]]) -> Table:
-    """For each method a line of the paper's figures and one of ours; empty ones are left out."""
-    # Narrow, so that four columns fit a terminal of eighty: what is too long breaks before (n=...).
+    """For each method a line of the paper's figures and one of ours; empty lines are left out."""
+    # Narrow, so that four columns fit into 80 characters; long cells wrap before (n=...).
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for head in ("accuracy %", ""):
         table.add_column(head, no_wrap=True)
@@ -22,7 +22,7 @@ def beside_paper(columns: Sequence[str], rows: Sequence[tuple[str, list[str], li
 
 
 def sections(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A section for all rows that begin with the same word."""
+    """A section for all rows with the same first cell."""
     table = Table(*columns, box=box.SIMPLE_HEAD)
     before = ""
     for first, *rest in rows:
