@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: run test check lint docs setup clean help
 
@@ -9,10 +10,10 @@ run: setup  ## train on 1,797 digits with 40 labels: CoMatch, and the same netwo
 	$(BIN)/comatch train digits --labels 40 --baseline
 
 test: setup lint  ## run lint and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
-check: setup lint  ## run lint and the quick tests, in less than a minute
-	$(BIN)/python -m pytest -q -m "not slow"
+check: setup lint  ## run lint and the tests that train nothing, in less than a minute
+	$(BIN)/python -m pytest $(PARALLEL) -q -m "not slow"
 
 lint: setup  ## check format, lint and types
 	$(BIN)/ruff check .

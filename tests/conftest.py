@@ -5,6 +5,7 @@ import sys
 
 # Before torch is imported. The networks of the tests are too small to gain from several threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["COLUMNS"] = "200"  # of the terminal; read when comatch.cli is imported
 
 import torch
 
@@ -62,7 +63,6 @@ def cli(monkeypatch, capsys, tmp_path):
     from comatch.cli import main
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["comatch", *map(str, words)])

@@ -20,6 +20,8 @@ from comatch.errors import UserError
 from comatch.training.build import build
 from helpers import TINY, TINY_WORDS, make_images
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 QUICK = ["--device", "cpu", "--steps", 1, *TINY_WORDS]
 

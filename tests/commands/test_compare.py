@@ -21,6 +21,8 @@ from helpers import (
     read_json,
 )
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["compare", "digits", "--labels", 20, "--steps", 2, "--device", "cpu", *TINY_SHARED_WORDS]
 METHODS = ["comatch", "fixmatch", "supervised"]
 FILES = ("compare.txt", "compare.csv", "compare.md")

@@ -13,6 +13,8 @@ from comatch.evaluation import temperature
 from comatch.training.loop import Interrupted
 from helpers import TINY, TINY_WORDS, read_json
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def train(images, monkeypatch):

@@ -21,6 +21,8 @@ from comatch.planning import load_dataset
 from comatch.training.run_folder import RunFolder
 from helpers import TINY, photograph
 
+pytestmark = pytest.mark.slow
+
 
 def require_onnx():
     """Skip the test where the packages of .onnx files are not installed."""

@@ -20,6 +20,8 @@ import comatch
 from comatch import api
 from helpers import make_images, photograph, write_cifar10
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()

@@ -10,6 +10,8 @@ from helpers import photograph
 pytest.importorskip("triton")
 from comatch.kernels import squares
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [(40, 30), (20, 91), (8, 8), (60, 7)]
 
 

@@ -11,6 +11,8 @@ from torch import nn
 from comatch.nets import WideResNet, fused
 from helpers import error
 
+pytestmark = pytest.mark.slow
+
 LAST = torch.channels_last
 
 

@@ -28,6 +28,8 @@ from comatch.training.init_weights import channel_statistics
 from comatch.types import Images
 from helpers import TINY, as_options, assert_same, start
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 FROZEN = {**TINY, "frozen": True, "kept_views": 2}
 WORDS = as_options(FROZEN)
@@ -357,7 +359,6 @@ def wait_for_files(process, folder, count):
     assert process.poll() is None, process.communicate()
 
 
-@pytest.mark.slow
 def test_a_run_killed_while_encoding_resumes_bit_exactly(weights, tmp_path):
     whole = start(*train_words(weights, "whole"), cwd=tmp_path)
     _, err = whole.communicate(timeout=300)

@@ -18,6 +18,8 @@ from comatch import distributed, launch, methods
 from comatch.training import loop
 from helpers import TINY, TINY_WORDS, interrupt_at, make_images
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(one_rank.__file__)
 STEPS = 10
 WORDS = ["train", "digits", "--labels", "20", "--steps", str(STEPS), "--device", "cpu"]
@@ -100,7 +102,6 @@ def whole(tmp_path_factory):
     return folder / "run", done
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", dict(one_rank.cases()))
 def test_ranks_have_the_same_state(learned, case):
     """Weights, statistics, EMA and memory are equal without being broadcast."""
@@ -111,7 +112,6 @@ def test_ranks_have_the_same_state(learned, case):
         assert torch.equal(value, other_state[name]), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [case for case in dict(one_rank.cases()) if case not in one_rank.DRAWS]
 )
@@ -134,7 +134,6 @@ def test_every_parameter_has_a_gradient():
         assert not without, name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -148,7 +147,6 @@ def test_ranks_that_do_not_fit_together(learned, case, message):
         assert message in rank[case]
 
 
-@pytest.mark.slow
 def test_only_the_first_rank_writes(whole):
     folder, done = whole
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -163,7 +161,6 @@ def test_only_the_first_rank_writes(whole):
     assert comatch.load(folder).predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)).labels
 
 
-@pytest.mark.slow
 def test_ranks_share_the_test_part(whole):
     """Their scores are those of a single process."""
     scores = comatch.evaluate(whole[0], device="cpu")
@@ -173,7 +170,6 @@ def test_ranks_share_the_test_part(whole):
     assert scores.images % 2, "the images must not divide evenly among the ranks"
 
 
-@pytest.mark.slow
 def test_ranks_share_the_order_and_draw_different_random_numbers(whole):
     state = torch.load(whole[0] / "last.pt")
     assert not torch.equal(state["random"]["cpu"], state["others"][0]["random"]["cpu"])
@@ -181,7 +177,6 @@ def test_ranks_share_the_order_and_draw_different_random_numbers(whole):
     assert len(order.unique()) == len(order)
 
 
-@pytest.mark.slow
 def test_a_killed_rank_is_restarted_and_the_run_continues_exactly(whole, tmp_path):
     """SIGKILL after the first checkpoint, without --resume: torchrun restarts all ranks."""
     done = run_torchrun(SCRIPT, "killed", 3, *words("run"), cwd=tmp_path, restarts=1)
@@ -202,7 +197,6 @@ def halted(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.slow
 def test_resuming_is_exact(whole, halted, tmp_path):
     shutil.copytree(halted, tmp_path / "run")
     codes, _, said = start_ranks("plain", 0, *words("run"), "--resume", cwd=tmp_path)
@@ -212,7 +206,6 @@ def test_resuming_is_exact(whole, halted, tmp_path):
     assert_same_runs(whole[0], tmp_path / "run")
 
 
-@pytest.mark.slow
 def test_one_process_resumes_the_run_of_two(halted, tmp_path):
     shutil.copytree(halted, tmp_path / "run")
     with pytest.warns(UserWarning, match="saved by 2 processes and continues with 1"):
@@ -223,7 +216,6 @@ def test_one_process_resumes_the_run_of_two(halted, tmp_path):
     assert after.startswith(before)
 
 
-@pytest.mark.slow
 def test_two_processes_resume_the_run_of_one(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 5)
     with pytest.raises(loop.Interrupted):
@@ -234,7 +226,6 @@ def test_two_processes_resume_the_run_of_one(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.slow
 def test_an_error_is_reported_once_and_the_run_stays_as_it_is(halted, tmp_path, monkeypatch):
     """A restart resumes only a run that the same torchrun started: here there is none."""
     shutil.copytree(halted, tmp_path / "run")

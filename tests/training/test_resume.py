@@ -13,6 +13,8 @@ from comatch import methods
 from comatch.training import loop, state
 from helpers import TINY_WORDS, VARIANTS, assert_same, interrupt_at, settings_for, start
 
+pytestmark = pytest.mark.slow
+
 STEPS = 24
 
 
@@ -36,7 +38,6 @@ def state_of(folder):
     return {key: value for key, value in saved.items() if key != "seconds"}
 
 
-@pytest.mark.slow
 def test_a_killed_run_resumes_bit_exactly(tmp_path):
     whole = start(*train_words("whole"), cwd=tmp_path)
     _, err = whole.communicate(timeout=300)

@@ -19,6 +19,8 @@ from comatch.training.meter import averages
 from comatch.training.run_folder import RunFolder
 from helpers import VARIANTS
 
+pytestmark = pytest.mark.slow
+
 
 def take_steps(run, first, last):
     for step in range(first, last):
@@ -117,7 +119,6 @@ def fixed_views(monkeypatch):
     monkeypatch.setattr(policies, "POLICIES", views)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("same_draws")
 def test_compiled_step_agrees_with_eager(build_run):
     runs = [build_run(engine=engine, precision="fp32") for engine in ("eager", "compiled")]
@@ -183,7 +184,6 @@ FAST_ENGINES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.slow
 @FAST_ENGINES
 def test_every_step_sees_new_views_of_the_same_images(build_run, engine, device):
     run = build_run(device, engine=engine)
@@ -201,7 +201,6 @@ def test_every_step_sees_new_views_of_the_same_images(build_run, engine, device)
 ALL_VARIANTS = {key: value for settings in VARIANTS.values() for key, value in settings.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("fixed_views")
 @FAST_ENGINES
 def test_variants_learn_the_same_on_every_engine(build_run, engine, device):

@@ -17,6 +17,8 @@ from comatch.training import state
 from comatch.training.build import build
 from helpers import TINY
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {**TINY, "stream": "yes", "workers": 2, "mu": 2, "batch": 10}
 OPTIONS = {"labels": 20, "steps": 7, "device": "cpu", "progress": False}
 

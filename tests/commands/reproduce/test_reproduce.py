@@ -30,6 +30,8 @@ from helpers import (
     read_json,
 )
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fixmatch", "comatch"]
 TABLE_WORDS = ["reproduce", "table1", "--recipe", "digits", "--device", "cpu", *TINY_SHARED_WORDS]
 

@@ -23,6 +23,8 @@ from comatch.training.loop import Interrupted
 from comatch.training.run_folder import Run, RunFolder
 from helpers import assert_same
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"sides": (48, 64), "longest": 96, "proposals": 30, "sampled": 16, "norm_batches": 2}
 QUICK = {"device": "cpu", "progress": False, "workers": 1, "batch": 2}
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]

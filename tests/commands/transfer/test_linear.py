@@ -33,6 +33,8 @@ from comatch.types import Images
 from commands.transfer.test_voc2007 import LISTS, write_part
 from helpers import TINY
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
