@@ -1,12 +1,22 @@
 """Errors that the user can correct."""
 
+import re
 from collections.abc import Sequence
 
 TOO_LITTLE_MEMORY = "the GPU has too little memory for this: lower --set batch=... or --set mu=..."
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class UserError(Exception):
     """One line that says what is wrong and what to do; the command line prints it, exit code 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """Text in one line: names of files and classes can have line breaks and undecodable bytes."""
+    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def shortened(items: Sequence[object], most: int = 3, between: str = ", ") -> str:

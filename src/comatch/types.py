@@ -56,6 +56,8 @@ class Dataset:
     test: Part | None = None
     folds: list[list[int]] = field(default_factory=list)  # predefined labelled rows of `train`
     skipped: list[str] = field(default_factory=list)  # "path: reason", for images left out
+    conflicts: list[str] = field(default_factory=list)  # the same, for images with two labels
+    original_size: tuple[int, int] | None = None  # median width and height of a folder's files
 
 
 class Task(NamedTuple):

@@ -7,12 +7,8 @@ from PIL import Image
 
 from comatch.data import image_folder as module
 from comatch.data import reader
-from comatch.data.image_folder import (
-    find_images,
-    folder,
-    read_labels,
-    read_list,
-)
+from comatch.data.image_folder import find_images, folder
+from comatch.data.labels_file import read_labels, read_list
 from comatch.errors import UserError
 from comatch.types import UNLABELLED, Dataset, Files
 from helpers import write_image
@@ -382,29 +378,32 @@ def test_a_test_part_with_its_own_csv(flat_folder: Path) -> None:
         "filename,class\ra/1.png,cat\r2.png,big dog\r",
         "a/1.png,cat\n2.png,big dog\na/1.png,cat\n",
         "a/1.png,cat\n2.png,big dog\n3.png,\n",
+        "label,path\ncat,a/1.png\nbig dog,2.png\n",
+        "id,image,width,class,note\n1,a/1.png,90,cat,\n2,2.png,80,big dog,dark\n",
+        "file_name;split;Label\na/1.png;train;cat\n2.png;;big dog\n",
     ],
 )
 def test_read_labels_in_all_accepted_forms(tmp_path: Path, text: str) -> None:
     (tmp_path / "l.csv").write_bytes(text.encode())
-    assert read_labels(tmp_path / "l.csv") == {"a/1.png": "cat", "2.png": "big dog"}
+    assert dict(read_labels(tmp_path / "l.csv")) == {"a/1.png": "cat", "2.png": "big dog"}
 
 
 def test_a_separator_inside_a_name(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("path;label\na,b.png;cat\nc.png;dog\n")
-    assert read_labels(tmp_path / "l.csv") == {"a,b.png": "cat", "c.png": "dog"}
+    assert dict(read_labels(tmp_path / "l.csv")) == {"a,b.png": "cat", "c.png": "dog"}
     (tmp_path / "l.csv").write_text('"a,b.png",cat\nc.png,dog\n')
-    assert read_labels(tmp_path / "l.csv") == {"a,b.png": "cat", "c.png": "dog"}
+    assert dict(read_labels(tmp_path / "l.csv")) == {"a,b.png": "cat", "c.png": "dog"}
 
 
 def test_a_first_row_that_is_not_a_header(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("1.png,path\n2.png,name\n")
-    assert read_labels(tmp_path / "l.csv") == {"1.png": "path", "2.png": "name"}
+    assert dict(read_labels(tmp_path / "l.csv")) == {"1.png": "path", "2.png": "name"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_encodings(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "l.csv").write_bytes("é.png,blåbær\nb.png,ö\n".encode(encoding))
-    assert read_labels(tmp_path / "l.csv") == {"é.png": "blåbær", "b.png": "ö"}
+    assert dict(read_labels(tmp_path / "l.csv")) == {"é.png": "blåbær", "b.png": "ö"}
 
 
 @pytest.mark.parametrize(
@@ -414,13 +413,13 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
         (b"path,label\n", "no labels"),
         (b"path,label\na.png,\n", "no labels"),
         (b"a.png\nb.png\n", "two columns"),
-        (b"path,label,note\na.png,cat,x\n", "two columns"),
+        (b"a.png,cat,x\nb.png,dog,y\n", "two columns"),
+        (b"path,label,label\na.png,cat,x\n", "two columns 'label'"),
         (b"a.png,cat\nb.png,dog,x\n", r"mend the row 'b.png,dog,x'"),
         (b"a.png,cat\n,dog\n", "mend the row ',dog'"),
         ("a.png,cat\n".encode("utf-16"), "save it as CSV in UTF-8"),
         (b"\x89PNG\r\n\x1a\n\0\0", "save it as CSV in UTF-8"),
         (b'"' + b"a" * 200_000 + b'",cat\n', "no csv file"),
-        (b"a.png,cat\na.png,dog\n", "a.png two labels, 'cat' and 'dog'"),
         (b"a.png,Unlabeled\nb.png,cat\n", "leave the label empty"),
         (b"a.png,unlabelled\nb.png,cat\n", "leave the label empty"),
     ],
@@ -452,7 +451,15 @@ def test_spellings_of_a_path(flat_folder: Path, written: str) -> None:
 
 def test_two_spellings_with_two_labels(flat_folder: Path) -> None:
     (flat_folder / "labels.csv").write_text("sub/6.png,cat\nsub\\6.png,dog\n")
-    assert "sub/6.png two labels, 'cat' and 'dog'" in complaint(flat_folder)
+    message = complaint(flat_folder)
+    assert "sub/6.png for one (two labels, 'cat' and 'dog')" in message
+    with (flat_folder / "labels.csv").open("a") as file:
+        file.write("0.png,cat\n1.png,dog\n")
+    data = folder(flat_folder, 8)
+    assert labels_of(data) == {"0.png": "cat", "1.png": "dog"}
+    assert "sub/6.png" in data.train.names
+    assert data.conflicts == ["sub/6.png: two labels, 'cat' and 'dog'"]
+    assert "1 images in" in complaint(flat_folder, strict=True)
 
 
 def test_absolute_paths_and_links(flat_folder: Path, tmp_path: Path) -> None:
@@ -489,12 +496,16 @@ def test_the_same_image_under_two_labels(flat_folder: Path) -> None:
     (flat_folder / "copy.png").write_bytes((flat_folder / "0.png").read_bytes())
     with (flat_folder / "labels.csv").open("a") as file:
         file.write("copy.png,dog\n")
-    message = complaint(flat_folder)
-    assert f"{flat_folder / '0.png'} is the same image as copy.png of class 'dog'" in message
-    assert "remove one" in message
+    assert "no labelled image of class" not in complaint(flat_folder, strict=True)
+    data = folder(flat_folder, 8)
+    assert labels_of(data) == {"2.png": "dog", "sub/6.png": "cat"}
+    assert data.conflicts == [
+        "copy.png: the same image as 0.png of class 'cat'",
+        "0.png: the same image as copy.png of class 'dog'",
+    ]
 
 
-def test_a_large_collection_may_have_a_few_conflicts(tmp_path: Path) -> None:
+def test_conflicts_in_a_large_collection(tmp_path: Path) -> None:
     content = io.BytesIO()
     Image.new("RGB", (2, 2), "red").save(content, "PNG")
     for i in range(2100):  # what follows a PNG's end is not looked at, but makes it another file
@@ -502,8 +513,8 @@ def test_a_large_collection_may_have_a_few_conflicts(tmp_path: Path) -> None:
         name.parent.mkdir(exist_ok=True)
         name.write_bytes(content.getvalue() + str(max(i, 1)).encode().rjust(5))
     dataset = folder(tmp_path, 2)
-    assert len(dataset.train) == 2098
-    assert sorted(dataset.skipped) == [
+    assert len(labels_of(dataset)) == 2098
+    assert sorted(dataset.conflicts) == [
         "cat/1.png: the same image as dog/0.png of class 'dog'",
         "dog/0.png: the same image as cat/1.png of class 'cat'",
     ]
@@ -521,7 +532,12 @@ def test_the_same_image_under_one_label_or_none(flat_folder: Path) -> None:
 def test_identical_images_in_the_test_part(sorted_folder: Path) -> None:
     content = (sorted_folder / "test/cat/b.png").read_bytes()
     (sorted_folder / "test/dog/copy.png").write_bytes(content)
-    assert "is the same image as test/dog/copy.png" in complaint(sorted_folder)
+    write_image(sorted_folder / "test" / "dog" / "c.png", (1, 2, 3))
+    data = folder(sorted_folder, 8)
+    assert data.test is not None
+    assert data.test.names == ["test/dog/a.png", "test/dog/c.png"]
+    assert [line.split(":")[0] for line in data.conflicts] == ["test/dog/copy.png", "test/cat/b.png"]
+    assert "2 images in" in complaint(sorted_folder, strict=True)
 
 
 # ----------------------------------------------------------------------------- files

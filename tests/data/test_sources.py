@@ -482,7 +482,6 @@ def test_digits_are_named_by_number(tmp_path: Path) -> None:
         ("train/99999,cat", "train/99999"),
         ("test/00000,cat", "test/00000"),
         ("0,lion", "lion"),
-        ("0,cat\ntrain/00000,dog", "two labels"),
         ("train/00001\ntrain/99999", "train/99999"),
         ("unlabeled/00000", "has the label 'none'"),
     ],

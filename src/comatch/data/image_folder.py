@@ -1,26 +1,26 @@
 """A data set from a folder of images.
 
-Labels come from a `labels.csv` (rows of path,label) or from sub-folders named after the classes.
-All other images are unlabelled. A sub-folder `test` of the same form is the test part. ImageNet's
-layout works too: class folders in `train`, and those of the test part in `val`. Nothing is written
-into the folder.
+Labels come from a `labels.csv` (`data.labels_file`) or from sub-folders named after the classes.
+All other images are unlabelled, and so are images with two labels. A sub-folder `test` of the same
+form is the test part. ImageNet's layout works too: class folders in `train`, and those of the test
+part in `val`. Nothing is written into the folder.
 
 If the images fit into memory, they are decoded before training; else they are read during training
 (`data.streaming`).
 """
 
-import csv
 import difflib
 import hashlib
-import io
 import os
 import posixpath
 import re
+import stat
 import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,20 +30,22 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from comatch.data.images import ImageError, read_image
+from comatch.data.images import ImageError, original_size, read_image
+from comatch.data.labels_file import UNLABELLED_NAMES, read_labels, read_list
 from comatch.data.names import check_images
 from comatch.data.reader import Reader
-from comatch.errors import UserError, shortened
+from comatch.errors import UserError, printable, shortened
 from comatch.types import UNLABELLED, Dataset, Files, Images, Part
 
 EXTENSIONS = frozenset([".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"])
 FORMATS_TEXT = "JPEG, PNG, WebP, BMP, GIF or TIFF"
-UNLABELLED_NAMES = ("unlabeled", "unlabelled")
 TEST_NAMES = ("test", "val", "valid", "validation")  # the first that has labels is the test part
 LABELS_CSV = "labels.csv"
 MOST_BYTES = 8 * 10**9  # of pixels in memory with stream=auto
 FEW = 500  # images that are decoded faster than worker processes start
-HEADERS = ("path", "file", "filename", "image", "name", "index"), ("label", "class")
+MOST_COMPARED = 50_000  # labelled files that are compared where images stay on disk
+MOST_NEAR = 10_000  # names among which one is suggested
+MEASURED = 200  # files whose size in pixels is read
 
 
 def folder(
@@ -52,11 +54,13 @@ def folder(
     labels_file: Path | None = None,
     progress: bool = True,
     stream: str = "auto",
+    strict: bool = False,
 ) -> Dataset:
     """The images below `path`, resized and cropped to `image_size`, with their labels.
 
     With a `labels_file`, its rows are the only labels, even if there are class sub-folders. With
-    `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay on disk.
+    `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay on disk. Images
+    with two labels stay unlabelled; with `strict`, they are an error.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -70,44 +74,95 @@ def folder(
         raise UserError(f"{path} has no images: put some in it ({FORMATS_TEXT})")
     labels_file = labels_file or _labels_csv(path) or _labels_csv(layout.home)
     labels = _labels_of(layout, names, labels_file)
-    classes = sorted(set(labels.values()), key=_natural)
+    classes = sorted(labels.classes, key=_natural)
     if len(classes) == 1:
         raise UserError(
             f"all labels in {labels_file or layout.home} are '{classes[0]}': "
             "give two classes or more"
         )
-    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
-    # A set that stays on disk is too large to compare all files of the same size.
-    conflicts = {} if on_disk else _conflicts(path, labels)
-    names = [name for name in names if name not in conflicts]
     # Errors in files and labels are found before decoding, which takes long.
-    test_dir = layout.test
-    test_names, test_labels = _test_part(path, test_dir, classes) if test_dir else ([], {})
-    for name in {} if on_disk else _conflicts(path, test_labels):
-        del test_labels[name]
+    test_names, test_labels = _test_part(path, layout.test, classes)
+    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
+    for part in (labels, test_labels):
+        if not on_disk or len(part.known) <= MOST_COMPARED:
+            _compare_files(path, part)
+    conflicts = labels.describe_conflicts() + test_labels.describe_conflicts()
+    if strict:
+        refuse_conflicts(path, conflicts)
+    _check_usable(path, classes, set(labels.known.values()), labels)
 
-    def load(names: Sequence[str], labels: dict[str, str]) -> tuple[Part, list[str]]:
+    def load(names: Sequence[str], labels: Labels) -> tuple[Part, list[str]]:
         if on_disk:
-            return Files(path, _numbers(names, labels, classes), list(names)), []
-        return _load(path, names, labels, classes, image_size, progress)
+            return Files(path, _numbers(names, labels.known, classes), list(names)), []
+        return _load(path, names, labels.known, classes, image_size, progress)
 
     train, skipped = load(names, labels)
-    skipped += [f"{name}: {why}" for name, why in conflicts.items()]
-    for number, name in enumerate(classes):
-        if not (train.labels == number).any():
-            example = min(n for n, label in labels.items() if label == name)
-            raise UserError(
-                f"no labelled image of class '{name}' in {path} can be used, {example} for one: "
-                "mend it or remove the class"
-            )
+    readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
+    _check_usable(path, classes, readable, labels)
 
     test = None
-    if test_dir and (unlabelled := len(test_names) - len(test_labels)):
-        skipped.append(f"{test_dir.name}: {unlabelled} images without a label")
-    if test_labels:
-        test, more = load(sorted(test_labels), test_labels)
+    labelled = len(test_labels.known) + len(test_labels.conflicts)
+    if layout.test and (unlabelled := len(test_names) - labelled):
+        skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
+    if test_labels.known:
+        test, more = load(sorted(test_labels.known), test_labels)
         skipped += more
-    return Dataset(path.resolve().name, classes, train, test, skipped=skipped)
+    return Dataset(
+        path.resolve().name,
+        classes,
+        train,
+        test,
+        skipped=skipped,
+        conflicts=conflicts,
+        original_size=_median_size(path, train.names),
+    )
+
+
+class Conflict(NamedTuple):
+    """Why the label of an image is not used."""
+
+    labels: list[str]  # of this image
+    why: str
+
+
+@dataclass
+class Labels:
+    """The labels of one part, and its images with two labels, which are not used."""
+
+    known: dict[str, str]  # the class by the name of the image
+    conflicts: dict[str, Conflict]
+    classes: set[str]  # all that are named
+
+    def describe_conflicts(self) -> list[str]:
+        return [f"{name}: {conflict.why}" for name, conflict in self.conflicts.items()]
+
+
+def _check_usable(path: Path, classes: list[str], usable: set[str], labels: Labels) -> None:
+    """Raise an error at the first class without a usable label."""
+    missing = next((name for name in classes if name not in usable), None)
+    if missing is None:
+        return
+    damaged = [(name, "") for name, label in labels.known.items() if label == missing]
+    unclear = [(name, f" ({c.why})") for name, c in labels.conflicts.items() if missing in c.labels]
+    example, why = min(damaged or unclear)
+    raise UserError(
+        f"no labelled image of class '{missing}' in {path} can be used, {example} for one"
+        f"{why}: mend it or remove the class"
+    )
+
+
+def refuse_conflicts(data: str | Path, conflicts: Sequence[str]) -> None:
+    """Raise an error if there are images with two labels."""
+    if conflicts:
+        raise UserError(
+            f"{len(conflicts)} images in {data} have two labels "
+            f"({shortened(conflicts, between='; ')}): give each one, or leave --strict out"
+        )
+
+
+def two_labels(labels: Iterable[str]) -> str:
+    """Why the label of an image is unknown, in a few words."""
+    return "two labels, " + " and ".join(f"'{label}'" for label in labels)
 
 
 class Layout(NamedTuple):
@@ -138,25 +193,27 @@ def _layout(path: Path) -> Layout:
     return Layout(path, parts["train"], test, others)
 
 
-def _test_part(path: Path, test_dir: Path, classes: list[str]) -> tuple[list[str], dict[str, str]]:
+def _test_part(path: Path, test: Path | None, classes: list[str]) -> tuple[list[str], Labels]:
     """Names of the images of the test part, relative to `path`, and their labels."""
-    names = _names(test_dir, without=[path])
-    labels_file = _labels_csv(test_dir)
-    labels = _labels_from(labels_file, test_dir, names) if labels_file else _labels_by_folder(names)
-    if unknown := sorted(set(labels.values()) - set(classes), key=_natural):
+    if test is None:
+        return [], Labels({}, {}, set())
+    names = _names(test, without=[path])
+    labels_file = _labels_csv(test)
+    labels = _labels_from(labels_file, test, names) if labels_file else _labels_by_folder(names)
+    if unknown := sorted(labels.classes - set(classes), key=_natural):
         raise UserError(
-            f"{test_dir} has the class '{unknown[0]}', of which {path} has no labelled image: "
+            f"{test} has the class '{unknown[0]}', of which {path} has no labelled image: "
             "label some or remove it"
         )
-    missing = sorted(set(classes) - set(labels.values()), key=_natural)
-    if labels and missing:
-        these = shortened([f"'{name}'" for name in missing], 1)
+    missing = sorted(set(classes) - labels.classes, key=_natural)
+    if labels.known and missing:
+        these = printable(shortened([f"'{name}'" for name in missing], 1))
         warnings.warn(
-            f"{test_dir} has no image of class {these}: accuracy is over the rest",
-            stacklevel=3,
+            f"{test} has no image of class {these}: accuracy is over the rest", stacklevel=3
         )
-    prefix = test_dir.name
-    return [f"{prefix}/{n}" for n in names], {f"{prefix}/{n}": c for n, c in labels.items()}
+    labels.known = {f"{test.name}/{name}": label for name, label in labels.known.items()}
+    labels.conflicts = {f"{test.name}/{name}": c for name, c in labels.conflicts.items()}
+    return [f"{test.name}/{name}" for name in names], labels
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -239,32 +296,40 @@ def _numbers(names: Sequence[str], labels: dict[str, str], classes: list[str]) -
     return torch.tensor([numbers.get(labels.get(name, ""), UNLABELLED) for name in names])
 
 
-def _conflicts(path: Path, labels: dict[str, str]) -> dict[str, str]:
-    """Identical files with different labels, and for each the file that it equals.
+def _compare_files(path: Path, labels: Labels) -> None:
+    """Move identical files with different labels to the conflicts.
 
-    Up to one in a thousand labelled files is left out, because large collections have such pairs.
-    More are an error. Only files of the same size are read.
+    Only files of the same size are read.
     """
     by_size: dict[int, list[str]] = defaultdict(list)
-    for name in sorted(labels):
+    for name in sorted(labels.known):
         with suppress(OSError):  # unreadable files are reported when they are decoded
-            by_size[(path / name).stat().st_size].append(name)
-    conflicts: dict[str, str] = {}
-    for size, names in by_size.items():
-        if size == 0 or len({labels[name] for name in names}) == 1:
+            status = (path / name).stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size:  # opening a pipe would block
+                by_size[status.st_size].append(name)
+    for names in by_size.values():
+        if len({labels.known[name] for name in names}) == 1:
             continue
         first: dict[str, str] = {}
+        known = {name: labels.known[name] for name in names}
         for name in names:
             with suppress(OSError), (path / name).open("rb") as file:
                 other = first.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), name)
-                if labels[other] != labels[name]:
-                    conflicts[name] = f"the same image as {other} of class '{labels[other]}'"
-                    conflicts[other] = f"the same image as {name} of class '{labels[name]}'"
-    if len(conflicts) * 1000 > len(labels):
-        name, why = min(conflicts.items())
-        more = f" (and {len(conflicts) - 2} more such files)" if len(conflicts) > 2 else ""
-        raise UserError(f"{path / name} is {why}{more}: remove one of the two")
-    return conflicts
+                if known[other] != known[name]:
+                    for one, same in ((name, other), (other, name)):
+                        labels.known.pop(one, None)
+                        why = f"the same image as {same} of class '{known[same]}'"
+                        labels.conflicts.setdefault(one, Conflict([known[one]], why))
+
+
+def _median_size(path: Path, names: Sequence[str]) -> tuple[int, int] | None:
+    """Median width and height of some of the files in pixels."""
+    some = names[:: max(1, -(-len(names) // MEASURED))]
+    sizes = [size for name in some if (size := original_size(path / name))]
+    if not sizes:
+        return None
+    width, height = np.median(sizes, axis=0).astype(int).tolist()
+    return width, height
 
 
 # ------------------------------------------------------------------------------ finding files
@@ -320,93 +385,32 @@ def _identity(path: Path) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------ labels
 
 
-def read_labels(csv_path: Path) -> dict[str, str]:
-    """The labels in a csv file of path,label; rows with an empty label are ignored.
-
-    A header, spaces, a byte-order mark, and `;` or tabs as separators are accepted, because
-    spreadsheets write them.
-    """
-    labels: dict[str, str] = {}
-    for path, label in _rows(csv_path):
-        if label.lower() in UNLABELLED_NAMES:
-            raise UserError(f"{csv_path} labels {path} '{label}': leave the label empty instead")
-        if label and labels.setdefault(path, label) != label:
-            raise _two_labels(csv_path, path, labels[path], label)
-    if not labels:
-        raise UserError(f"{csv_path} has no labels: write a row path,label for some images")
-    return labels
-
-
-def read_list(path: Path) -> list[str]:
-    """The lines of a plain list, one image a line; none if the file is a csv file."""
-    lines = [line.strip() for line in _text(path).splitlines()]
-    lines = list(dict.fromkeys(line for line in lines if line))
-    return [] if any(separator in line for line in lines for separator in ",;\t") else lines
-
-
-def _text(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}): give a csv file") from error
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = raw.decode("latin-1")
-    if "\0" in text:  # UTF-16, or not text
-        raise UserError(f"{path} is not plain text: save it as CSV in UTF-8")
-    return text
-
-
-def _rows(csv_path: Path) -> list[list[str]]:
-    """The rows without a header, split at the separator that gives the most pairs."""
-    text = _text(csv_path)
-
-    def split(separator: str) -> list[list[str]]:
-        lines = io.StringIO(text, newline=None)
-        cells = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-        rows = [[cell.strip() for cell in row] for row in cells]
-        return [row for row in rows if any(row)]
-
-    try:
-        rows = max(map(split, ",;\t"), key=lambda rows: sum(len(row) == 2 for row in rows))
-    except csv.Error as error:
-        raise UserError(f"{csv_path} is no csv file ({error}): save it as CSV in UTF-8") from error
-    for row in rows:
-        if len(row) != 2 or not row[0]:
-            raise UserError(
-                f"{csv_path} must have two columns, path and label: mend the row {','.join(row)!r}"
-            )
-    if rows and any(cell.lower() in heads for cell, heads in zip(rows[0], HEADERS, strict=True)):
-        return rows[1:]
-    return rows
-
-
 def _labels_csv(path: Path) -> Path | None:
     return path / LABELS_CSV if (path / LABELS_CSV).is_file() else None
 
 
-def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> dict[str, str]:
+def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> Labels:
     """The labels of the training images: from a csv file, a list, or their folders."""
     by_folder = _labels_by_folder(names, layout.prefix)
     if labels_file is None:
-        _check_class_folders(layout.home, set(by_folder.values()))
+        _check_class_folders(layout.home, by_folder.classes)
         return by_folder
     if listed := read_list(labels_file):
-        return _labels_listed(labels_file, listed, names, by_folder)
+        return _labels_listed(labels_file, listed, names, by_folder.known)
     return _labels_from(labels_file, layout.path, names, layout.prefix)
 
 
-def _labels_by_folder(names: list[str], prefix: str = "") -> dict[str, str]:
+def _labels_by_folder(names: list[str], prefix: str = "") -> Labels:
     """The label of an image below a sub-folder is the folder's name."""
     inner = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix)}
     top = {name: below.split("/")[0] for name, below in inner.items() if "/" in below}
-    return {name: label for name, label in top.items() if label.lower() not in UNLABELLED_NAMES}
+    known = {name: label for name, label in top.items() if label.lower() not in UNLABELLED_NAMES}
+    return Labels(known, {}, set(known.values()))
 
 
 def _labels_listed(
     path: Path, listed: list[str], names: list[str], by_folder: dict[str, str]
-) -> dict[str, str]:
+) -> Labels:
     """The images of a plain list, found by their file names, with the classes of their folders.
 
     The class of an image outside class folders is the prefix of its name: n01440764_10026.JPEG.
@@ -436,29 +440,38 @@ def _labels_listed(
             f"{path} lists {len(listed)} images of which {len(unknown)} are not there or in "
             f"no class folder, {unknown[0]} for one: give the folder that the list was made for"
         )
-    return labels
+    return Labels(labels, {}, set(labels.values()))
 
 
-def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "") -> dict[str, str]:
+def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "") -> Labels:
     """The labels of a csv file by the images' names, in any spelling."""
     find = _finder(path, names, prefix)
-    labels: dict[str, str] = {}
-    unknown = []
-    for written, label in read_labels(csv_path).items():
+    labels: dict[str, list[str]] = defaultdict(list)
+    pairs, unknown = read_labels(csv_path), dict[str, None]()
+    for written, label in pairs:
         name = find(written)
         if name is None:
-            unknown.append(written)
-        elif labels.setdefault(name, label) != label:
-            raise _two_labels(csv_path, name, labels[name], label)
+            unknown[written] = None
+        elif label not in labels[name]:
+            labels[name].append(label)
     if unknown:
-        near = difflib.get_close_matches(unknown[0], names, n=1)
+        first, *_ = missing = list(unknown)
+        near = difflib.get_close_matches(first, names[:MOST_NEAR], n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        few = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
+        few = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UserError(
-            f"{csv_path} labels {len(unknown)} of {len(labels) + len(unknown)} files which "
+            f"{csv_path} labels {len(missing)} of {len(labels) + len(missing)} files which "
             f"are no images of {path}: {few}{hint}; mend the paths or remove the rows"
         )
-    return labels
+    return Labels(
+        {name: several[0] for name, several in labels.items() if len(several) == 1},
+        {
+            name: Conflict(several, two_labels(several))
+            for name, several in labels.items()
+            if len(several) > 1
+        },
+        {label for _, label in pairs},
+    )
 
 
 def _finder(path: Path, names: list[str], prefix: str) -> Callable[[str], str | None]:
@@ -473,20 +486,17 @@ def _finder(path: Path, names: list[str], prefix: str) -> Callable[[str], str | 
 
     by_name = {plain(name.removeprefix(prefix)): name for name in names}
     by_name |= {plain(name): name for name in names}
+    by_name |= {name: name for name in names}  # a name as it is comes before its other spellings
     by_file: dict[str, str] = {}
 
     def find(written: str) -> str | None:
-        if name := by_name.get(plain(written)):
+        if name := by_name.get(written) or by_name.get(plain(written)):
             return name
         if not by_file:
             by_file.update((os.path.realpath(path / name), name) for name in names)
         return by_file.get(os.path.realpath(path / written.replace("\\", "/")))
 
     return find
-
-
-def _two_labels(csv_path: Path, path: str, one: str, other: str) -> UserError:
-    return UserError(f"{csv_path} gives {path} two labels, '{one}' and '{other}': keep one")
 
 
 def _check_class_folders(path: Path, classes: set[str]) -> None:
@@ -506,6 +516,13 @@ def _check_class_folders(path: Path, classes: set[str]) -> None:
             raise UserError(f"class '{sub.name}' has no image: put some in {sub} or remove it")
 
 
-def _natural(name: str) -> tuple[list[str | int], str]:
-    """A sorting key that puts 9 before 10; the name itself distinguishes 1 from 01."""
-    return [int(s) if s.isdecimal() else s for s in re.split(r"(\d+)", name)], name
+def _natural(name: str) -> tuple[list[str | tuple[int, str]], str]:
+    """A sorting key that puts 9 before 10; the name itself distinguishes 1 from 01.
+
+    Numbers are compared by their digits, because Python does not convert very long ones.
+    """
+    parts = re.split(r"(\d+)", name)
+    numbers = [(len(digits.lstrip("0")), digits.lstrip("0")) for digits in parts[1::2]]
+    key: list[str | tuple[int, str]] = list(parts)
+    key[1::2] = numbers
+    return key, name

@@ -10,7 +10,11 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+MOST_PIXELS = 10**8  # after a JPEG is decoded at a fraction; more would need gigabytes
+MANY_PIXELS = 2**24  # from here on, an image is converted and reduced in strips
+STRIP = 2**22  # pixels
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # decoders of other formats are not used
+ORIENTATION = ExifTags.Base.Orientation
 
 
 class ImageError(Exception):
@@ -31,6 +35,19 @@ def read_whole(path: Path, size: int, room: int) -> np.ndarray | None:  # [H, W,
         return np.asarray(_rgb(_upright(image)))
 
 
+def original_size(path: Path) -> tuple[int, int] | None:
+    """Width and height of the upright image, from the head of the file; None if unreadable."""
+    try:
+        if not path.is_file():  # opening a pipe would block
+            return None
+        with Image.open(path, formats=FORMATS) as image:
+            # Other formats may have their EXIF data at the end.
+            sideways = image.format == "JPEG" and image.getexif().get(ORIENTATION, 1) > 4
+            return (image.height, image.width) if sideways else image.size
+    except Exception:  # a damaged file can cause any error
+        return None
+
+
 @contextmanager
 def _opened(path: Path, size: int) -> Iterator[Image.Image]:
     try:
@@ -38,6 +55,8 @@ def _opened(path: Path, size: int) -> Iterator[Image.Image]:
             raise ImageError("not a file")
         with Image.open(path, formats=FORMATS) as image:
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
+            if image.width * image.height > MOST_PIXELS:
+                raise ImageError(f"too large ({image.width} x {image.height} pixels)")
             yield image
     except Exception as error:  # a damaged file can cause any error
         raise ImageError(_why(error, path)) from error
@@ -56,10 +75,34 @@ def square(image: Image.Image, size: int, position: float = 0.5) -> np.ndarray: 
 
     `position` of the crop is 0 at the beginning of the longer side and 1 at its end.
     """
-    image = _rgb(_upright(image))
+    if image.width * image.height > MANY_PIXELS:
+        image = _upright(_reduced(image, size, position))
+    else:
+        image = _rgb(_upright(image))
     centering = (position, position)
     image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, centering=centering)
     return np.ascontiguousarray(np.array(image).transpose(2, 0, 1))
+
+
+def _reduced(image: Image.Image, size: int, position: float) -> Image.Image:
+    """A large image in RGB, cropped to a square and reduced, not yet upright."""
+    image.load()
+    side = min(image.size)
+    left, top = (round((edge - side) * position) for edge in image.size)
+    factor = max(1, side // (2 * size))
+    rows = factor * max(1, STRIP // (factor * side))
+    boxes = [
+        (left, y, left + side, min(y + rows, top + side)) for y in range(top, top + side, rows)
+    ]
+    scale = None
+    if image.mode.startswith(("I", "F")):
+        extremes = [_extremes(_values(image.crop(box))) for box in boxes]
+        lows, highs = zip(*extremes, strict=True)
+        scale = _scale(image.mode, min(lows), max(highs))
+    strips = [np.asarray(_rgb(image.crop(box), scale).reduce(factor)) for box in boxes]
+    reduced = Image.fromarray(np.concatenate(strips))
+    reduced.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
+    return reduced
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -69,29 +112,40 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def turned(image: Image.Image) -> bool:
     """Whether EXIF says that the image is rotated."""
-    return bool(image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
+    return bool(image.getexif().get(ORIENTATION, 1) != 1)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _rgb(image: Image.Image, scale: tuple[float, float] | None = None) -> Image.Image:
     """The image in RGB: 16-bit grey values are scaled, and transparency becomes white."""
     if image.mode.startswith(("I", "F")):
-        return _eight_bits(image).convert("RGB")
+        return _eight_bits(image, scale).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """A grey image of 16 bits, 32 bits or floats, in 8 bits.
+def _eight_bits(image: Image.Image, scale: tuple[float, float] | None) -> Image.Image:
+    """A grey image of 16 bits, 32 bits or floats, in 8 bits."""
+    values = _values(image)
+    black, white = scale or _scale(image.mode, *_extremes(values))
+    return Image.fromarray(np.round((values - black) * (255 / (white - black))).astype(np.uint8))
+
+
+def _values(image: Image.Image) -> np.ndarray:  # [H, W]
+    return np.nan_to_num(np.asarray(image, dtype=np.float64))
+
+
+def _extremes(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+def _scale(mode: str, low: float, high: float) -> tuple[float, float]:
+    """The values that become black and white.
 
     White is the smallest common full scale (1, 255 or 65535) above all values, so that images of
     one kind stay comparable. If there is none, the image's own range is stretched.
     """
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64))  # [H, W]
-    low, high = values.min(), values.max()
-    scales = (1, 255, 65535) if image.mode == "F" else (65535,)
+    scales = (1, 255, 65535) if mode == "F" else (65535,)
     full = next((scale for scale in scales if low >= 0 and high <= scale), None)
-    if full is None:
-        values, full = values - low, (high - low) or 1
-    return Image.fromarray(np.round(values * (255 / full)).astype(np.uint8))
+    return (low, high if high > low else low + 1) if full is None else (0, full)

@@ -4,6 +4,7 @@ A new source is a function `(data_dir, image_size, progress) -> Dataset` and its
 """
 
 import pickle
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comatch.data.downloads import fetch_and_unpack
-from comatch.data.image_folder import folder, read_labels, read_list
+from comatch.data.image_folder import folder, refuse_conflicts, two_labels
+from comatch.data.labels_file import read_labels, read_list
 from comatch.data.names import check_data
 from comatch.errors import UserError
 from comatch.types import UNLABELLED, Dataset, Images
@@ -28,11 +30,13 @@ def load(
     progress: bool = True,
     labels_file: Path | None = None,
     stream: str = "auto",
+    strict: bool = False,
 ) -> Dataset:
     """The data set called `data`: a name in `SOURCES`, or the path of a folder of images.
 
     `image_size` None keeps a named source's own size. With a `labels_file`, its rows of path,label
     or its list of images are the only labels. With `stream`, a folder's images can stay on disk.
+    Images with two labels stay unlabelled; with `strict`, they are an error.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size} is no size: give a number of pixels")
@@ -40,15 +44,19 @@ def load(
         if stream == "yes":
             raise UserError(f"{data} is read whole: leave stream=yes out, or give a folder")
         dataset = SOURCES[data](data_dir, image_size, progress)
-        return relabel(dataset, labels_file) if labels_file else dataset
+        dataset = relabel(dataset, labels_file) if labels_file else dataset
+        if strict:
+            refuse_conflicts(data, dataset.conflicts)
+        return dataset
     check_data(data)
-    return folder(Path(data).expanduser(), image_size, labels_file, progress, stream)
+    return folder(Path(data).expanduser(), image_size, labels_file, progress, stream, strict)
 
 
 def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
     """The same images; only those in the file are labelled, by name or by row of `train`.
 
-    The classes are those of the data set. Its predefined folds are dropped with its labels.
+    The classes are those of the data set. Its predefined folds are dropped with its labels. Images
+    with two labels stay unlabelled.
     """
     rows = {str(i): i for i in range(len(dataset.train))}
     rows |= {name: i for i, name in enumerate(dataset.train.names)}
@@ -59,18 +67,25 @@ def relabel(dataset: Dataset, labels_file: Path) -> Dataset:
         number = int(dataset.train.labels[rows[name]]) if name in rows else UNLABELLED
         return "none" if number == UNLABELLED else dataset.classes[number]
 
-    listed = {name: class_of(name) for name in read_list(labels_file)}
-    for name, label in (listed or read_labels(labels_file)).items():
+    listed = [(name, class_of(name)) for name in read_list(labels_file)]
+    found: dict[int, list[str]] = defaultdict(list)
+    for name, label in listed or read_labels(labels_file):
         if name not in rows:
             known = f"{dataset.train.names[0]} to {dataset.train.names[-1]}"
             raise UserError(f"{labels_file} labels {name!r}: {dataset.name} has names {known}")
         if label not in numbers:
             known = ", ".join(dataset.classes)
             raise UserError(f"{labels_file} has the label {label!r}: {dataset.name} has {known}")
-        if labels[rows[name]] not in (UNLABELLED, numbers[label]):
-            raise UserError(f"{labels_file} gives {name} two labels by two names: keep one")
-        labels[rows[name]] = numbers[label]
-    return replace(dataset, train=replace(dataset.train, labels=labels), folds=[])
+        if label not in found[rows[name]]:
+            found[rows[name]].append(label)
+    conflicts = []
+    for row, several in found.items():
+        if len(several) == 1:
+            labels[row] = numbers[several[0]]
+        else:
+            conflicts.append(f"{dataset.train.names[row]}: {two_labels(several)}")
+    train = replace(dataset.train, labels=labels)
+    return replace(dataset, train=train, folds=[], conflicts=conflicts)
 
 
 # ---------------------------------------------------------------------------------- digits

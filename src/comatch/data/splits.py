@@ -51,6 +51,7 @@ def to_json(split: Split, dataset: Dataset) -> dict[str, Any]:
         "validation": named(split.validation) if split.seed is None else _from_seed(split),
         "unlabelled": len(split.unlabelled),
         "skipped": dataset.skipped,
+        "two_labels": dataset.conflicts,
     }
 
 
@@ -144,7 +145,8 @@ def fingerprint(images: Part) -> str:
 
     For images on disk, it covers the sizes of some files instead of the pixels.
     """
-    crc = zlib.crc32("\n".join(images.names).encode())
+    # Names can have bytes that are no text.
+    crc = zlib.crc32("\n".join(images.names).encode(errors="surrogatepass"))
     crc = zlib.crc32(images.labels.numpy().tobytes(), crc)
     if isinstance(images, Files):
         for name in images.names[:: max(1, len(images) // 10_000)]:
