@@ -23,6 +23,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
         "commands.export",
         "commands.report",
     },
+    {"commands.evaluation_files", "commands.predictions"},
     {"planning", "classifier"},
     {"recipes"},
     {"training"},

@@ -11,14 +11,17 @@ from typing import Any
 
 from comatch import distributed, evaluation, launch, planning
 from comatch.classifier import Classifier, load_classifier
+from comatch.data.image_folder import labelled_files
 from comatch.device import choose_device
 from comatch.errors import UserError
-from comatch.files import read_json
+from comatch.evaluation import Evaluation
+from comatch.files import check_run_folder, read_json
 from comatch.planning import Request, as_request, load_dataset
 from comatch.training.init_weights import check_exists
 from comatch.training.loop import fit
 from comatch.training.progress import TrainingBar
-from comatch.training.run_folder import Run, RunFolder, folder_of
+from comatch.training.run_folder import NothingToResumeError, Run, RunFolder, folder_of
+from comatch.types import Part
 
 
 def train(
@@ -32,27 +35,29 @@ def train(
 
     `data` is the name of a data set, the path of a folder of images, or a whole `Request`;
     `options` are the other fields of a `Request`: labels=40, method="fixmatch", ... The run folder
-    `out` must be empty. With `resume`, an unfinished run in it is continued, and a finished one
-    returned. Under torchrun, all processes train one classifier, and a run that torchrun starts
-    again is continued.
+    `out` must be empty. With `resume`, the unfinished run in it is continued, and a finished one
+    returned; it is an error if there is none. Under torchrun, all processes train one classifier,
+    and a run that torchrun starts again is continued.
     """
     request = as_request(data, options)
     distributed.join()
     restarted = not launch.several() and launch.restarts() > 0
     call = f"folder of {(request.data, request.labels, request.method, request.seed, out)}"
     started = distributed.published_value(call)  # the folder that was used before a restart
-    out, resume = started or out, resume or restarted or started is not None
+    out, again = started or out, restarted or started is not None
     device = choose_device(request.device)
     folder = RunFolder(Path(out)) if out else None
-    if folder is None or not (resume and folder.exists()):
+    if folder is None or not ((resume or again) and folder.exists()):
         recipe = planning.plan(request, device)
-        folder = folder or planning.default_folder(recipe, resume)
-    if resume and folder.exists():
+        folder = folder or planning.default_folder(recipe, resume or again)
+    if (resume or again) and folder.exists():
         recipe = folder.recipe()
         planning.check_same(folder, recipe, request)
         if folder.finished():
             return Run(folder.path, read_json(folder.summary))
         home = Path(request.data_dir) if request.data_dir else folder.data_dir()
+    elif resume and not again and not (folder.path.exists() and request.data):
+        raise NothingToResumeError(folder)
     else:
         folder.check_free()
         check_exists(recipe.model.init)
@@ -60,36 +65,52 @@ def train(
 
     distributed.publish(call, str(folder.path))
     show = request.progress and distributed.rank() == 0
-    dataset = load_dataset(recipe.dataset, recipe.streaming, home, show)
-    return Run(
-        folder.path,
-        fit(folder, recipe, dataset, device, home, partial(TrainingBar, show=show)),
-    )
+    dataset = load_dataset(recipe.dataset, recipe.streaming, home, show, request.strict)
+    summary = None
+    if show and not folder.exists():
+        summary = planning.summarise(dataset, folder.split_for(recipe, dataset), recipe)
+    bar = partial(TrainingBar, show=show, summary=summary)
+    return Run(folder.path, fit(folder, recipe, dataset, device, home, bar))
 
 
 def load(run: str | Path | Run, device: str = "auto") -> Classifier:
     """The classifier of a run. Nothing in its folder is executed."""
-    return load_classifier(folder_of(run), choose_device(device))
+    folder = folder_of(run)
+    check_run_folder(folder.path)
+    return load_classifier(folder, choose_device(device))
 
 
 def evaluate(
-    run: str | Path | Run, *, data_dir: str | Path | None = None, device: str = "auto"
-) -> evaluation.Scores:
-    """Scores of a run's classifier on the test part of its data."""
-    folder = folder_of(run)
+    run: str | Path | Run,
+    images: str | Path | None = None,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "auto",
+) -> Evaluation:
+    """Evaluate a run's classifier on the test part of its data, or on a folder of labelled images.
+
+    The folder has sub-folders named after the classes, or a labels.csv.
+    """
     classifier = load(run, device)
-    config, streaming = folder.data_config()
-    home = Path(data_dir) if data_dir else folder.data_dir()
-    dataset = load_dataset(config, streaming, home)
-    if dataset.test is None:
-        raise UserError(
-            f"{config.data} has no test part: add a folder 'test' with labelled images, or "
-            "cross-validate on the labels (--folds 4)"
-        )
-    return evaluation.score_part(
-        dataset.test,
+    return evaluation.evaluate(
+        labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir),
         lambda images: classifier.predict(images).probabilities,
-        len(classifier.classes),
+        classifier.classes,
         classifier.image_size,
         classifier.mean.device,
+        side=classifier.resize,
     )
+
+
+def test_part(run: str | Path | Run, data_dir: str | Path | None) -> Part:
+    """The test part of a run's data."""
+    folder = folder_of(run)
+    config, streaming = folder.data_config()
+    home = Path(data_dir) if data_dir else folder.data_dir()
+    test = load_dataset(config, streaming, home).test
+    if test is None:
+        raise UserError(
+            f"{config.data} has no test part: name a folder of labelled images, or cross-validate "
+            "on the labels (--folds 4)"
+        )
+    return test

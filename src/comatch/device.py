@@ -10,14 +10,25 @@ from comatch import distributed
 from comatch.allocator import keep_freed_memory
 from comatch.errors import UserError
 
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
 
 def choose_device(device: str) -> torch.device:
-    """The device for "auto", "cpu" or "cuda"; each of several ranks gets a GPU of its own."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"unknown device '{device}': use auto, cpu or cuda")
+    """The device of this name. "auto" is a CUDA GPU if there is one, else the CPU.
+
+    Each of several ranks gets a GPU of its own. Apple's GPU, "mps", is used only on request.
+    """
+    if device not in DEVICES:
+        raise UserError(f"unknown device '{device}': use {', '.join(DEVICES)}")
     gpu = torch.cuda.is_available()
     if device == "cuda" and not gpu:
         raise UserError("no CUDA GPU can be used here: use --device cpu, or auto")
+    if device == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError("no Apple GPU can be used here: use --device cpu, or auto")
+        if distributed.world() > 1:
+            raise UserError("several processes cannot share an Apple GPU: use --device cpu")
+        return torch.device("mps")
     if gpu and device != "cpu":
         return distributed.device()
     keep_freed_memory()
@@ -33,6 +44,8 @@ def has_bf16(device: torch.device) -> bool:
     """Whether the hardware computes in bf16, so that it is faster than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "mps":
+        return False
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
@@ -40,6 +53,8 @@ def synchronize(device: torch.device) -> float:
     """Wait until the device has finished its work; return the time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
     return time.perf_counter()
 
 

@@ -3,6 +3,7 @@
 Of several ranks, only the first writes.
 """
 
+import difflib
 import json
 import os
 import typing
@@ -13,6 +14,8 @@ from typing import Any, BinaryIO
 
 from comatch import launch
 from comatch.errors import UserError
+
+LOCK = ".lock"
 
 
 @contextmanager
@@ -29,6 +32,31 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             part.unlink()
         raise
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make the folder, and refuse to use it while another process does.
+
+    The system releases the lock when a process ends, however it ends. The file stays.
+    """
+    if launch.rank() > 0:
+        yield
+        return
+    from filelock import FileLock, Timeout
+
+    make_folder(folder)
+    try:
+        lock = FileLock(folder / LOCK, timeout=0).acquire()
+    except Timeout:
+        raise UserError(
+            f"another process is using {folder}: wait until it has finished, or choose another "
+            "folder"
+        ) from None
+    except (OSError, NotImplementedError) as error:  # read-only, or a disk without locks
+        raise UserError(f"cannot lock {folder}: {error}") from None
+    with lock:
+        yield
 
 
 def write_file(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
@@ -88,4 +116,13 @@ def check_run_folder(folder: Path) -> None:
 
 
 def no_run_folder(folder: Path, missing: str) -> UserError:
+    if not folder.exists():
+        return UserError(f"there is no run folder {folder}{nearest_run(folder)}")
     return UserError(f"{folder} is not a run folder: it has no {missing}")
+
+
+def nearest_run(folder: Path) -> str:
+    """A hint with the run folder beside it that has the most similar name, if there is one."""
+    beside = {path.parent.name: path.parent for path in folder.parent.glob("*/config.json")}
+    near = difflib.get_close_matches(folder.name, beside, n=1)
+    return f" (did you mean {beside[near[0]]}?)" if near else ""

@@ -10,15 +10,20 @@ import torch
 
 from comatch import recipes
 from comatch.config import labels_text, parse, replace, values_of
-from comatch.data import sources
+from comatch.data import sources, summary
 from comatch.data.config import DataConfig, StreamConfig
+from comatch.data.splits import Split
+from comatch.data.summary import Summary
 from comatch.device import choose_precision
-from comatch.errors import UserError
+from comatch.errors import UserError, shortened
 from comatch.nets.pretrained import is_timm
 from comatch.training.init_weights import channel_statistics, check_exists
 from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
 from comatch.types import Dataset
+
+LISTED = 5  # images that a warning names
+FEW_STEPS = 0.5  # share of the recipe's steps
 
 Settings = Mapping[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 
@@ -36,8 +41,9 @@ class Request:
     steps: int | None = None
     seed: int | None = None
     data_dir: str | Path | None = None  # where data sets are kept; default: data
-    device: str = "auto"  # auto, cpu or cuda
+    device: str = "auto"  # auto, cpu, cuda or mps (an Apple GPU)
     settings: Settings = ()  # any setting of recipe or method: {"alpha": 1.0}, or ["alpha=1.0"]
+    strict: bool = False  # images with two labels are an error
     progress: bool = True  # show progress on stderr
 
     def overrides(self) -> dict[str, Any]:
@@ -105,6 +111,12 @@ def check_same(folder: RunFolder, saved: Recipe, request: Request) -> None:
     """Raise an error if the request differs from the settings of the run that it resumes."""
     given = request.overrides() | typed(saved, request.settings)
     was, now = values_of(saved), values_of(replace(saved, **given))
+    if was["steps"] != now["steps"]:
+        raise UserError(
+            f"{folder.path} is a run of {was['steps']:,} steps, and its learning rate follows a "
+            f"schedule over these: to train its weights further, use --init {folder.path} with "
+            "another --out"
+        )
     name, method = saved.name, saved.method.method
     asked = [(key, was[key], now[key]) for key in given]
     asked.append(("recipe", name, request.recipe or name))
@@ -123,20 +135,44 @@ def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> 
 
 
 def load_dataset(
-    config: DataConfig, streaming: StreamConfig, data_dir: Path, progress: bool = True
+    config: DataConfig,
+    streaming: StreamConfig,
+    data_dir: Path,
+    progress: bool = True,
+    strict: bool = False,
 ) -> Dataset:
-    """The data set; images that cannot be read are skipped with a warning."""
+    """The data set. Images that cannot be read, and labels of images that have two, are left out.
+
+    Both give a warning. With `strict`, an image with two labels is an error.
+    """
     labels_file = Path(config.labels_file) if config.labels_file else None
     size, stream = config.image_size, streaming.stream
-    dataset = sources.load(config.data, data_dir, size, progress, labels_file, stream)
-    warn_of_skipped(dataset)
+    dataset = sources.load(config.data, data_dir, size, progress, labels_file, stream, strict)
+    warn_of_unused(dataset)
     return dataset
 
 
-def warn_of_skipped(dataset: Dataset) -> None:
-    if dataset.skipped:
-        some = "; ".join(dataset.skipped[:3]) + ("; ..." if len(dataset.skipped) > 3 else "")
-        warnings.warn(f"{len(dataset.skipped)} images were left out ({some})", stacklevel=3)
+def warn_of_unused(dataset: Dataset) -> None:
+    """Warn about images and labels that were left out."""
+    for images, what in (
+        (dataset.skipped, "were left out"),
+        (dataset.conflicts, "have two labels and are used without"),
+    ):
+        if images:
+            some = shortened(images, most=LISTED, between="; ")
+            warnings.warn(f"{len(images)} images {what} ({some})", stacklevel=3)
+
+
+def summarise(dataset: Dataset, split: Split, recipe: Recipe) -> Summary:
+    """What a run learns from and for how long, in lines for the terminal."""
+    found = summary.summarise(dataset, split, recipe.dataset.image_size)
+    if recipe.name in recipes.RECIPES:
+        steps = recipe.optim.steps
+        usual = recipes.get(recipe.name, recipe.method.method).optim.steps
+        if steps < FEW_STEPS * usual:
+            line = f"{steps:,} of the recipe's {usual:,}: expect a lower accuracy"
+            found.lines.append(summary.row("steps", line))
+    return found
 
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:

@@ -3,7 +3,7 @@
 import csv
 import io
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -39,10 +39,10 @@ def to_markdown(lines: Sequence[Sequence[str]], numbers: bool = False) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def to_csv(records: Sequence[dict[str, Any]]) -> str:
-    """A CSV table; the keys of the first record are its head."""
+def to_csv(records: Sequence[dict[str, Any]], head: Iterable[str] = ()) -> str:
+    """A CSV table; without a head, it is the keys of the first record."""
     written = io.StringIO()
-    table = csv.DictWriter(written, records[0], lineterminator="\n")
+    table = csv.DictWriter(written, list(head) or list(records[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(records)
     return written.getvalue()

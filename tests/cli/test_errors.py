@@ -1,11 +1,12 @@
 """Errors of the command line: one line that says what is wrong and what to do, exit code 2."""
 
+import shutil
 import socket
 
 import pytest
 import torch
 
-from helpers import FAST, SMALL_FOLDER, assert_one_line_error
+from helpers import FAST, SMALL_FOLDER, assert_one_line_error, read_json
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,6 @@ from helpers import FAST, SMALL_FOLDER, assert_one_line_error
         (["digits", "--set", "stream=yes"], ["digits is read whole"]),
         (["digits", "--steps", "0"], ["steps=0"]),
         (["digits", "--device", "tpu"], ["unknown device"]),
-        (["digits", "--set", "batch=1000"], ["fewer than", "add images, or --set mu=1"]),
-        (["digits", "--set", "mu=40", "--set", "batch=40"], ["fewer than", "--set mu=34"]),
         (["--recipe", "folder"], ["needs data"]),
         (["digits", "--labels-file", "missing.csv"], ["missing.csv"]),
     ],
@@ -76,11 +75,8 @@ def label_of_a_missing_image(path):
 
 
 def two_labels(path):
+    shutil.rmtree(path / "test")
     (path / "labels.csv").write_text("path,label\nlying/0.png,a\nlying/0.png,b\n")
-
-
-def same_file_in_two_classes(path):
-    (path / "standing" / "copy.png").write_bytes((path / "lying" / "0.png").read_bytes())
 
 
 def all_damaged(path):
@@ -96,7 +92,6 @@ def all_damaged(path):
         (class_without_images, ["class 'sitting' has no image"]),
         (label_of_a_missing_image, ["standing/9999.png"]),
         (two_labels, ["two labels", "'a' and 'b'"]),
-        (same_file_in_two_classes, ["the same image"]),
         (all_damaged, ["can be read"]),
     ],
 )
@@ -107,9 +102,26 @@ def test_wrong_folders_of_images(cli, images, damage, fragments):
     assert not (images.parent / "run").exists()
 
 
+def test_images_with_two_labels(cli, images):
+    (images / "standing" / "copy.png").write_bytes((images / "lying" / "0.png").read_bytes())
+    words = ["train", images, *FAST, *SMALL_FOLDER, "--out", "run"]
+    assert_one_line_error(cli(*words, "--strict"), "2 images in", "two labels", "copy.png")
+    assert not (images.parent / "run").exists()
+    code, _, err = cli(*words)
+    assert code == 0, err
+    assert "2 images have two labels and are used without" in err
+    split = read_json(images.parent / "run/split.json")
+    assert {line.split(":")[0] for line in split["two_labels"]} == {
+        "standing/copy.png",
+        "lying/0.png",
+    }
+    assert len(split["labelled"]) == 23
+
+
 def test_fewer_images_than_a_batch(cli, images):
-    result = cli("train", images)
-    assert_one_line_error(result, "30 unlabelled images are fewer than", "--set batch=10")
+    code, _, err = cli("train", images, *FAST, "--set", "mu=9", "--out", "run")
+    assert code == 0, err
+    assert "a step takes 90 unlabelled images (batch 10 x mu 9) and there are 30" in err
 
 
 def test_an_out_folder_that_cannot_be_made(cli, tmp_path):

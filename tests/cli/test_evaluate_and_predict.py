@@ -1,10 +1,13 @@
 """`comatch evaluate` and `comatch predict`, and the same from Python."""
 
 import csv
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
@@ -35,12 +38,17 @@ def test_a_run_without_a_network_cannot_be_evaluated(cli, run):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
-@pytest.mark.parametrize("folder", ["nowhere", "empty"])
-def test_a_folder_that_is_no_run(cli, tmp_path, command, folder):
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("nowhere", "there is no run folder nowhere"), ("empty", "empty is not a run folder")],
+)
+def test_a_folder_that_is_no_run(cli, tmp_path, command, folder, message):
     (tmp_path / "empty").mkdir()
     Image.new("RGB", (8, 8)).save("a.png")
     words = [command, folder, *(["a.png"] if command == "predict" else [])]
-    assert_one_line_error(cli(*words), f"{folder} is not a run folder")
+    assert_one_line_error(cli(*words), message)
+    with pytest.raises(comatch.errors.UserError, match=message):
+        comatch.load(folder)
 
 
 def test_predict_loads_matplotlib_only_for_a_sheet(trained, tmp_path):
@@ -83,8 +91,94 @@ def test_predict_draws_a_sheet(cli, run, images):
     with Image.open("new/look.png") as image:
         assert image.format == "PNG"
         assert len(image.convert("RGB").getcolors(10**6)) > 100  # it is not blank
-    words = ["predict", run, images / "test", "--sheet", "run/config.json/look.png"]
+    words = ["predict", run, images / "test", "--overwrite", "--sheet", "run/config.json/look.png"]
     assert_one_line_error(cli(*words), "cannot write run/config.json/look.png")
+
+
+def test_predict_overwrites_nothing_unasked(cli, run, images):
+    words = ["predict", run, images / "test"]
+    assert cli(*words, "--sheet", "look.png")[0] == 0
+    before = Path("predictions.csv").read_bytes()
+    assert_one_line_error(cli(*words), "predictions.csv exists: add --overwrite")
+    result = cli(*words, "--out", "other.csv", "--sheet", "look.png")
+    assert_one_line_error(result, "look.png exists")
+    assert not Path("other.csv").exists()
+    assert cli("predict", run, images / "test/lying", "--overwrite")[0] == 0
+    assert len(Path("predictions.csv").read_bytes()) < len(before)
+
+
+def test_predict_in_every_format(cli, run, images):
+    words = ["predict", run, images / "test"]
+    for name in ("a.csv", "a.json", "a.parquet"):
+        code, out, err = cli(*words, "--out", name)
+        assert code == 0, err
+        assert f"8 images classified: {name}" in out
+    with open("a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    records = json.loads(Path("a.json").read_text())
+    table = pandas.read_parquet("a.parquet")
+    assert [one["path"] for one in records] == list(table["path"]) == [row["path"] for row in rows]
+    assert [one["label"] for one in records] == list(table["label"]) == [r["label"] for r in rows]
+    for name in ("lying", "standing"):
+        shares = [one["probabilities"][name] for one in records]
+        assert shares == pytest.approx(list(table[name]), abs=1e-6)
+        assert shares == pytest.approx([float(row[name]) for row in rows], abs=1e-6)
+    assert_one_line_error(cli(*words, "--out", "a.xlsx"), ".csv, .json, .parquet")
+
+
+def test_predict_to_standard_output(run, images):
+    words = ["predict", run, images / "test", "--out", "-"]
+    done = subprocess.run([sys.executable, "-m", "comatch", *map(str, words)], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(done.stdout.decode().splitlines()))
+    assert len(rows) == 8
+    assert b"8 images classified" in done.stderr
+
+
+def test_predict_counts_the_classes(cli, run, images):
+    _, out, _ = cli("predict", run, images / "test")
+    with open("predictions.csv", newline="") as file:
+        labels = [row["label"] for row in csv.DictReader(file)]
+    for name in set(labels):
+        (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]]
+        assert line.split()[1] == str(labels.count(name))
+
+
+def test_evaluate_on_a_folder_of_labelled_images(cli, run, images, tmp_path):
+    code, _, err = cli("evaluate", run, images / "test", "--out", "scores")
+    assert code == 0, err
+    found = comatch.evaluate(run, images / "test")
+    assert found.top1 == comatch.evaluate(run).top1
+    scores = read_json(tmp_path / "scores/scores.json")
+    assert (scores["top1"], scores["images"]) == (found.top1, 8)
+    assert set(scores["classes"]) == {"lying", "standing"}
+    low, high = scores["interval"]
+    assert low <= found.top1 <= high
+    with open("scores/confusion.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, name in zip(rows, ("lying", "standing"), strict=True):
+        assert row["class"] == name
+        right = [one for one in found.checks if one.label == one.predicted == name]
+        assert int(row[f"predicted {name}"]) == len(right)
+    with open("scores/mistakes.csv", newline="") as file:
+        assert [row["path"] for row in csv.DictReader(file)] == [m.path for m in found.mistakes]
+    with Image.open("scores/confusion.png") as image:
+        assert len(image.convert("RGB").getcolors(10**6)) > 20
+    again = cli("evaluate", run, images / "test", "--out", "scores")
+    assert_one_line_error(again, "scores/scores.json exists")
+
+
+def test_folders_that_cannot_be_evaluated(cli, run, images, tmp_path):
+    assert_one_line_error(cli("evaluate", run, "nowhere"), "nowhere is no folder")
+    (images / "test" / "flying").mkdir()
+    Image.new("RGB", (9, 9)).save(images / "test/flying/1.png")
+    result = cli("evaluate", run, images / "test")
+    assert_one_line_error(result, "has the class 'flying'", "lying, standing")
+    assert_one_line_error(cli("evaluate", run, images, "--folds", 2), "leave FOLDER or --folds out")
+    Image.new("RGB", (9, 9)).save(tmp_path / "loose.png")
+    (tmp_path / "only").mkdir()
+    (tmp_path / "loose.png").rename(tmp_path / "only/loose.png")
+    assert_one_line_error(cli("evaluate", run, "only"), "has no labelled image")
 
 
 def test_python_and_command_line_predict_the_same(cli, run, images):

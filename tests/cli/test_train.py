@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import comatch
+from comatch.files import locked
 from helpers import FAST, SMALL_FOLDER, assert_one_line_error, make_images, read_json
 
 DIGITS = ["train", "digits", "--labels", 20, *FAST]
@@ -28,6 +29,7 @@ def test_files_of_a_run_folder(cli, images, tmp_path):
         "model.json",
         "summary.json",
         "tensorboard",
+        ".lock",
     }
     summary = read_json(run / "summary.json")
     assert summary["steps"] == 2
@@ -138,6 +140,19 @@ def test_resuming_with_other_settings_is_an_error(cli):
     other = cli("train", "cifar10", "--out", "run", "--resume")
     assert_one_line_error(other, "data is digits, not cifar10")
     assert cli("train", "--out", "run", "--resume")[0] == 0
+
+
+def test_a_second_process_is_refused(cli, tmp_path):
+    words = [*DIGITS, "--out", "run"]
+    with locked(tmp_path / "run"):
+        assert_one_line_error(cli(*words), "another process is using run")
+        assert_one_line_error(cli("compare", "digits", *FAST, "--out", "run"), "another process")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+    assert cli(*words)[0] == 0
+    (tmp_path / "run/summary.json").unlink()
+    with locked(tmp_path / "run"):
+        assert_one_line_error(cli(*words, "--resume"), "another process is using run")
+    assert cli(*words, "--resume")[0] == 0
 
 
 def test_a_checkpoint_of_another_run_is_an_error(cli, tmp_path):

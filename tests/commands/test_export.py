@@ -192,7 +192,7 @@ def test_mistakes_are_one_line(cli, run, tmp_path):
         run, "--out", "no/such/model.pt2"
     )
     assert "cannot write file/model.pt2: Not a directory" in fails(run, "--out", "file/model.pt2")
-    assert "nowhere is not a run folder" in fails("nowhere")
+    assert "there is no run folder nowhere" in fails("nowhere")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.onnx"]
     shutil.copytree(run, "damaged")
     for text in ("{}", "[]"):

@@ -232,7 +232,7 @@ def test_a_class_missing_in_val_is_a_warning(imagenet: Path) -> None:
 
 def test_a_class_missing_in_train_is_an_error(imagenet: Path) -> None:
     write_image(imagenet / "val" / "n09" / "x.png")
-    assert "val has the class 'n09', of which" in complaint(imagenet)
+    assert "val has the class 'n09': " in complaint(imagenet)
     (imagenet / "train" / "n09").mkdir()
     assert "class 'n09' has no image" in complaint(imagenet)
 
@@ -536,7 +536,8 @@ def test_identical_images_in_the_test_part(sorted_folder: Path) -> None:
     data = folder(sorted_folder, 8)
     assert data.test is not None
     assert data.test.names == ["test/dog/a.png", "test/dog/c.png"]
-    assert [line.split(":")[0] for line in data.conflicts] == ["test/dog/copy.png", "test/cat/b.png"]
+    conflicts = [line.split(":")[0] for line in data.conflicts]
+    assert conflicts == ["test/dog/copy.png", "test/cat/b.png"]
     assert "2 images in" in complaint(sorted_folder, strict=True)
 
 

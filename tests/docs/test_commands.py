@@ -18,6 +18,7 @@ import torch
 
 import comatch
 from comatch import api
+from comatch.data import sources
 from helpers import make_images, photograph, write_cifar10
 
 pytestmark = pytest.mark.slow
@@ -86,6 +87,7 @@ def workplace(tmp_path, trained, monkeypatch):
     create = timm.create_model  # pretrained weights are not downloaded: random ones will do
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **o: create(name, **o))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "SOURCES", dict(sources.SOURCES))  # a page adds one
     return tmp_path
 
 

@@ -366,7 +366,8 @@ def test_a_run_killed_while_encoding_resumes_bit_exactly(weights, tmp_path):
     assert re.search(r"encoding [\d,]+ views of images before the first step", err)
 
     for count, number, code in ((2, signal.SIGKILL, -9), (6, signal.SIGINT, 130)):
-        process = start(*train_words(weights, "broken"), "--resume", cwd=tmp_path)
+        more = ["--resume"] if (tmp_path / "broken").exists() else []
+        process = start(*train_words(weights, "broken"), *more, cwd=tmp_path)
         wait_for_files(process, tmp_path / "broken", count)
         process.send_signal(number)
         _, err = process.communicate(timeout=120)

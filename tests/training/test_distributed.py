@@ -163,7 +163,7 @@ def test_only_the_first_rank_writes(whole):
 
 def test_ranks_share_the_test_part(whole):
     """Their scores are those of a single process."""
-    scores = comatch.evaluate(whole[0], device="cpu")
+    scores = comatch.evaluate(whole[0], device="cpu").scores
     summary = json.loads((whole[0] / "summary.json").read_text())
     assert summary["top1"] == scores.top1
     assert summary["calibration_error"] == pytest.approx(scores.calibration_error, abs=1e-6)

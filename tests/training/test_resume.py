@@ -11,7 +11,15 @@ import torch
 import comatch
 from comatch import methods
 from comatch.training import loop, state
-from helpers import TINY_WORDS, VARIANTS, assert_same, interrupt_at, settings_for, start
+from helpers import (
+    TINY_WORDS,
+    VARIANTS,
+    assert_one_line_error,
+    assert_same,
+    interrupt_at,
+    settings_for,
+    start,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +54,8 @@ def test_a_killed_run_resumes_bit_exactly(tmp_path):
     journal = tmp_path / "broken" / "metrics.jsonl"
     # Killed after the first lines, stopped by Ctrl-C in the middle, killed again near the end.
     for lines, number, code in ((1, signal.SIGKILL, -9), (5, signal.SIGINT, 130), (11, 9, -9)):
-        process = start(*train_words("broken"), "--resume", cwd=tmp_path)
+        more = ["--resume"] if journal.exists() else []
+        process = start(*train_words("broken"), *more, cwd=tmp_path)
         run_until(process, journal, lines)
         process.send_signal(number)
         _, err = process.communicate(timeout=120)
@@ -99,15 +108,32 @@ def test_resuming_a_finished_run_returns_it(tmp_path, tiny):
 @pytest.mark.parametrize("left", [["config.json.part"], ["config.json"]])
 def test_killed_before_the_first_step(tmp_path, tiny, left):
     """--resume works with whatever a kill leaves in a new run folder."""
-    options = {"labels": 20, "steps": 2, "progress": False, "settings": tiny, "resume": True}
+    options = {"labels": 20, "steps": 2, "progress": False, "settings": tiny}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     comatch.train("digits", **options, out=whole)
     killed.mkdir()
     for name in left:
         (killed / name).write_bytes((whole / name.removesuffix(".part")).read_bytes())
-    comatch.train("digits", **options, out=killed)
+    comatch.train("digits", **options, out=killed, resume=True)
     for name in ("split.json", "model.safetensors", "metrics.jsonl"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
+
+
+def test_resume_never_starts_another_run(tmp_path, cli, tiny):
+    comatch.train("digits", labels=20, steps=2, settings=tiny, progress=False, out="mine")
+    (tmp_path / "empty").mkdir()
+    for words in (["--out", "mime"], ["--out", "empty"], ["digits", "--out", "mime"], ["digits"]):
+        result = cli("train", *words, "--resume")
+        assert_one_line_error(result, "there is no run to continue")
+        if "mime" in words:
+            assert_one_line_error(result, "did you mean mine?")
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "empty"}
+
+
+def test_more_steps_name_another_way(tmp_path, cli, tiny):
+    comatch.train("digits", labels=20, steps=2, settings=tiny, progress=False, out="mine")
+    result = cli("train", "--out", "mine", "--resume", "--steps", 9)
+    assert_one_line_error(result, "mine is a run of 2 steps", "--init mine")
 
 
 @pytest.mark.parametrize("method", methods.METHODS)

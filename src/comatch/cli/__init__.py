@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from typing import Annotated
 
 import typer
 
@@ -19,17 +20,36 @@ from comatch.cli import (
     train,
     transfer,
 )
-from comatch.cli.console import err, fail, fail_as_rank, warn
+from comatch.cli.console import err, fail, fail_as_rank, out, warn
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
+from comatch.version import __version__
 
 app = typer.Typer(
     name="comatch",
-    help="Learn an image classifier from few labels and many unlabelled images.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"comatch {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def comatch(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Learn an image classifier from few labels and many unlabelled images."""
+
+
 for command in (  # in the order in which --help lists them
     train.train,
     compare.compare,

@@ -103,7 +103,7 @@ StepsOption = Annotated[
     typer.Option(metavar="N", help="Take this many optimiser steps (default: the recipe's)."),
 ]
 DeviceOption = Annotated[
-    str, typer.Option(metavar="NAME", help="Compute on this device: auto, cpu or cuda.")
+    str, typer.Option(metavar="NAME", help="Compute on this device: auto, cpu, cuda or mps.")
 ]
 DataDirOption = Annotated[
     Path | None,

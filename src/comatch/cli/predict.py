@@ -1,15 +1,16 @@
 """`comatch predict`: classify images."""
 
-import codecs
-import csv
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.progress import track
 
-from comatch.cli.console import err, loading_torch, say
+from comatch.cli.console import err, loading_torch, out
 from comatch.cli.options import DeviceOption, RunArgument
+from comatch.commands import predictions
+from comatch.commands.predictions import Prediction
 from comatch.data.names import check_images
 from comatch.errors import UserError
 
@@ -18,8 +19,14 @@ def predict(
     run: RunArgument,
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
     table: Annotated[
-        Path, typer.Option("--out", help="CSV to write: path, label, probability, classes.")
-    ] = Path("predictions.csv"),
+        str,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write path, label, probability and the probability of each class to FILE.csv, "
+            ".json or .parquet; - is standard output.",
+        ),
+    ] = "predictions.csv",
     sheet: Annotated[
         Path | None,
         typer.Option(
@@ -27,44 +34,55 @@ def predict(
             help="Draw the most and least confident images of each class: FILE.png or .jpg.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that exist.")
+    ] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Classify images with a run's classifier and write the results to a CSV file."""
+    """Classify images with a run's classifier and write the results to a file.
+
+    [bold]comatch predict runs/mine images/unlabeled[/]
+    [bold]comatch predict runs/mine new --out new.json --sheet new.png[/]
+    [bold]comatch predict runs/mine new --out - | head[/]
+    """
     check_images(images)
+    predictions.check(table, overwrite)
+    if sheet is not None:
+        predictions.check_free(sheet, overwrite, "--sheet")
     with loading_torch():
         from comatch.classifier import load_classifier, predict_files
         from comatch.data.image_folder import find_images
         from comatch.device import choose_device
         from comatch.training.run_folder import folder_of
-    from comatch.files import atomic_writer
+    from comatch.cli import tables
 
     classifier = load_classifier(folder_of(run), choose_device(device))
     paths = find_images(images)
     unread: list[str] = []
     found: list[tuple[Path, str, float]] = []
-    try:
-        with atomic_writer(table) as file:
-            writer = csv.writer(codecs.getwriter("utf-8")(file))
-            writer.writerow(["path", "label", "probability", *classifier.classes])
-            rows = predict_files(classifier, paths)
-            for path, p, why in track(rows, "classifying", len(paths), console=err, transient=True):
-                if p is None:
-                    unread.append(f"{path}: {why}")
-                    continue
-                best = int(p.argmax())
-                shares = [f"{share:.6f}" for share in p.tolist()]
-                writer.writerow([path, classifier.classes[best], shares[best], *shares])
-                if sheet is not None:
-                    found.append((path, classifier.classes[best], float(p[best])))
-    except OSError as error:
-        raise UserError(f"cannot write {table}: {error.strerror}") from None
-    for line in unread:
-        err.print(f"skipped {line}", soft_wrap=True, highlight=False, markup=False)
-    if len(unread) == len(paths):
-        raise UserError("none of the images could be read")
+    with predictions.writer(table, classifier.classes) as writer:
+        rows = predict_files(classifier, paths)
+        for path, p, why in track(rows, "classifying", len(paths), console=err, transient=True):
+            if p is None:
+                unread.append(f"{path}: {why}")
+                continue
+            best = int(p.argmax())
+            one = Prediction(path, classifier.classes[best], float(p[best]), p.tolist())
+            writer.write(one)
+            found.append(one[:3])
+        for line in unread:
+            err.print(f"skipped {line}", soft_wrap=True, highlight=False, markup=False)
+        if not found:
+            raise UserError("none of the images could be read")
+    to_stdout = table == predictions.STANDARD_OUTPUT
+    screen: Console = err if to_stdout else out  # standard output has the table
+    screen.print(tables.predicted_classes(found))
     skipped = f", {len(unread)} skipped" if unread else ""
-    say(f"{len(paths) - len(unread)} images classified{skipped}: {table}")
+    where = "" if to_stdout else f": {table}"
+    lines = [f"{len(found):,} images classified{skipped}{where}"]
     if sheet is not None:
         from comatch.commands.contact_sheet import Found, draw, save  # loads matplotlib
 
-        say(f"sheet of predictions: {save(draw([Found(*one) for one in found]), sheet)}")
+        lines.append(f"sheet of predictions: {save(draw([Found(*one) for one in found]), sheet)}")
+    for line in lines:
+        screen.print(line, markup=False, soft_wrap=True)

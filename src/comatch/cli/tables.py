@@ -1,12 +1,17 @@
 """Tables that only the command line prints: runs just trained, methods, recipes and settings."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from comatch.config import Config, parts_of
+from comatch.errors import printable
+
+MOST_CLASSES = 20  # in the table of predictions
 
 
 def results(summaries: Sequence[dict[str, Any]]) -> Table:
@@ -27,6 +32,25 @@ def results(summaries: Sequence[dict[str, Any]]) -> Table:
             f"{summary['steps']:,}",
             f"{summary['seconds']:.0f}",
         )
+    return table
+
+
+def predicted_classes(found: Sequence[tuple[Path, str, float]]) -> Table:
+    """The predicted classes with their images and mean probability, the most frequent first."""
+    by_class: dict[str, list[float]] = {}
+    for _, label, probability in found:
+        by_class.setdefault(label, []).append(probability)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("predicted class")
+    for column in ("images", "share", "mean probability"):
+        table.add_column(column, justify="right")
+    ordered = sorted(by_class.items(), key=lambda item: -len(item[1]))
+    for label, shares in ordered[:MOST_CLASSES]:
+        mean = sum(shares) / len(shares)
+        share = len(shares) / len(found)
+        table.add_row(Text(printable(label)), f"{len(shares):,}", f"{share:.1%}", f"{mean:.1%}")
+    if len(ordered) > MOST_CLASSES:
+        table.add_row(f"and {len(ordered) - MOST_CLASSES:,} more")
     return table
 
 

@@ -57,11 +57,17 @@ def train(
     device: DeviceOption = "auto",
     settings: SetOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")
+        bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
     ] = False,
     baseline: Annotated[
         bool,
         typer.Option("--baseline", help="Also train the same network on the labels alone."),
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse images with two labels (default: leave these labels out)."
+        ),
     ] = False,
 ) -> None:
     """Train a classifier from few labels and many unlabelled images.
@@ -78,6 +84,7 @@ def train(
     with loading_torch():
         from comatch import api, distributed
         from comatch.training.loop import Interrupted
+        from comatch.training.run_folder import NothingToResumeError
     from comatch.cli import tables
 
     options: dict[str, Any] = {
@@ -90,7 +97,7 @@ def train(
         "steps": steps,
         "seed": seed,
         "device": device,
-        "resume": resume,
+        "strict": strict,
     }
     jobs = [(method, out_dir, settings or [])]
     if baseline:
@@ -98,8 +105,13 @@ def train(
         jobs.insert(0, ("supervised", beside, without_method(settings or [], recipe, method)))
     runs, stopped = [], None
     for name, folder, assignments in jobs:
+        job = {"method": name, "out": folder, "settings": assignments, **options}
         try:
-            runs.append(api.train(method=name, out=folder, settings=assignments, **options))
+            runs.append(api.train(**job, resume=resume))
+        except NothingToResumeError:
+            if not runs:
+                raise
+            runs.append(api.train(**job))  # stopped before this one had begun
         except Interrupted as stop:
             stopped = stop.step, stop.folder  # not the exception: it refers to the whole run
             break

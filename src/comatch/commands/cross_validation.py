@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from comatch.classifier import load_classifier, predict_files
+from comatch.commands import evaluation_files
 from comatch.config import replace, require
 from comatch.data import splits
 from comatch.device import choose_device, free_memory
-from comatch.evaluation import Scores, accuracy, temperature
+from comatch.evaluation import Evaluation, accuracy, temperature
 from comatch.files import write_file
 from comatch.planning import load_dataset
-from comatch.tables import to_csv
 from comatch.training.init_weights import check_exists
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
@@ -31,25 +31,12 @@ from comatch.training.run_folder import Run, RunFolder, folder_of
 from comatch.types import Dataset, Files
 
 
-class LabelCheck(NamedTuple):
-    """A labelled image, and the prediction of a classifier that was trained without its label."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class CrossValidation(Evaluation):
+    """Every labelled image, predicted by the classifier that was trained without its label."""
 
-    path: str
-    label: str
-    predicted: str
-    probability: float  # of the predicted class
-
-
-@dataclasses.dataclass(frozen=True)
-class CrossValidation:
-    scores: Scores
     temperature: float  # fitted: the run's classifier divides its log-probabilities by it
-    checks: list[LabelCheck]  # of every labelled image, the most confident mistakes first
-    table: Path  # the same as CSV
-
-    @property
-    def mistakes(self) -> list[LabelCheck]:
-        return [one for one in self.checks if one.predicted != one.label]
+    table: Path  # CSV: label and prediction of each image
 
 
 def cross_validate(
@@ -89,14 +76,13 @@ def cross_validate(
     p, labels = (torch.cat(column) for column in ([x.p for x in parts], [x.labels for x in parts]))
 
     predicted = accuracy.compare(p, labels)
-    checks = check_labels(names, predicted, dataset.classes)
-    table = folder.path / "folds" / f"{folds}.csv"
-    text = to_csv([one._asdict() | {"probability": f"{one.probability:.6f}"} for one in checks])
-    write_file(table, lambda file: file.write(text.encode()))
-    fitted = temperature.fit(p, labels)
-    folder.describe("temperature", fitted)
     scores = accuracy.score(predicted, len(dataset.classes))
-    return CrossValidation(scores, fitted, checks, table)
+    fitted, table = temperature.fit(p, labels), folder.path / "folds" / f"{folds}.csv"
+    checked = CrossValidation(dataset.classes, names, predicted, scores, fitted, table)
+    text = evaluation_files.checks_csv(checked.checks)
+    write_file(table, lambda file: file.write(text.encode()))
+    folder.describe("temperature", fitted)
+    return checked
 
 
 def plan_folds(
@@ -142,15 +128,3 @@ def predict_fold(folder: RunFolder, dataset: Dataset, device: torch.device) -> H
     readable = part.subset(torch.tensor(rows))
     p = torch.stack([p for p in found if p is not None])
     return HeldOut(readable.names, p, readable.labels)
-
-
-def check_labels(
-    names: list[str], predicted: accuracy.Predicted, classes: list[str]
-) -> list[LabelCheck]:
-    """A check for each name, the most confident mistakes first."""
-    labels, predictions = (
-        [classes[c] for c in column.tolist()]
-        for column in (predicted.labels, predicted.predictions)
-    )
-    checks = map(LabelCheck, names, labels, predictions, predicted.confidence.tolist())
-    return sorted(checks, key=lambda one: (one.predicted == one.label, -one.probability))

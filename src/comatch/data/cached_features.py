@@ -90,7 +90,10 @@ class CachedFeatures(Resident):
             if features is None:
                 # The draws of a pass depend on nothing but the seed and its index, and leave the
                 # random state of the run as it was.
-                with torch.random.fork_rng([images.device] if images.is_cuda else []):
+                device = images.device
+                others = [] if device.type == "cpu" else [device]
+                backend = "mps" if device.type == "mps" else "cuda"
+                with torch.random.fork_rng(others, device_type=backend):
                     torch.manual_seed(self.seed * len(passes) + index)
                     before, total = index * len(images), len(passes) * len(images)
                     features = self.encode_all(kind, images, watch, before, total)

@@ -198,22 +198,40 @@ def _test_part(path: Path, test: Path | None, classes: list[str]) -> tuple[list[
     if test is None:
         return [], Labels({}, {}, set())
     names = _names(test, without=[path])
-    labels_file = _labels_csv(test)
-    labels = _labels_from(labels_file, test, names) if labels_file else _labels_by_folder(names)
+    labels = _labels_in(test, names, classes, f"{path} has no labelled image of it: label some")
+    labels.known = {f"{test.name}/{name}": label for name, label in labels.known.items()}
+    labels.conflicts = {f"{test.name}/{name}": c for name, c in labels.conflicts.items()}
+    return [f"{test.name}/{name}" for name in names], labels
+
+
+def _labels_in(path: Path, names: list[str], classes: Sequence[str], hint: str) -> Labels:
+    """The labels of images to evaluate on, which must be of these classes."""
+    labels_file = _labels_csv(path)
+    labels = _labels_from(labels_file, path, names) if labels_file else _labels_by_folder(names)
     if unknown := sorted(labels.classes - set(classes), key=_natural):
-        raise UserError(
-            f"{test} has the class '{unknown[0]}', of which {path} has no labelled image: "
-            "label some or remove it"
-        )
+        raise UserError(f"{path} has the class '{unknown[0]}': {hint}, or remove it")
     missing = sorted(set(classes) - labels.classes, key=_natural)
     if labels.known and missing:
         these = printable(shortened([f"'{name}'" for name in missing], 1))
         warnings.warn(
-            f"{test} has no image of class {these}: accuracy is over the rest", stacklevel=3
+            f"{path} has no image of class {these}: accuracy is over the rest", stacklevel=4
         )
-    labels.known = {f"{test.name}/{name}": label for name, label in labels.known.items()}
-    labels.conflicts = {f"{test.name}/{name}": c for name, c in labels.conflicts.items()}
-    return [f"{test.name}/{name}" for name in names], labels
+    return labels
+
+
+def labelled_files(path: Path, classes: Sequence[str]) -> Files:
+    """The labelled images of a folder, for the evaluation of a classifier of these classes.
+
+    Labels come from class folders or from a labels.csv in the folder, as for training.
+    """
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: give a folder of labelled images")
+    names = _names(path, without=[])
+    labels = _labels_in(path, names, classes, f"the run has {shortened(classes)}: rename it")
+    if not labels.known:
+        raise UserError(f"{path} has no labelled image: sort some into folders of their classes")
+    known = sorted(labels.known)
+    return Files(path, _numbers(known, labels.known, list(classes)), known)
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:

@@ -43,8 +43,11 @@ def summarise(dataset: Dataset, split: Split, image_size: int) -> Summary:
         rows.append(("left out", counted(len(dataset.skipped), "image")))
     if dataset.conflicts:
         rows.append(("two labels", f"{counted(len(dataset.conflicts), 'image')}, not labelled"))
-    lines = [title, *(f"  {head:<11}{text}".rstrip() for head, text in rows)]
-    return Summary([printable(line) for line in lines], doubts(dataset, counts))
+    return Summary([title, *(row(head, text) for head, text in rows)], doubts(dataset, counts))
+
+
+def row(head: str, text: str) -> str:
+    return printable(f"  {head:<11}{text}".rstrip())
 
 
 def parts_of(split: Split) -> list[str]:

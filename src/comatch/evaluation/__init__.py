@@ -1,6 +1,6 @@
 """Accuracy and calibration of a network, on images whose labels are known."""
 
 from comatch.evaluation import temperature
-from comatch.evaluation.accuracy import Scores, features, probabilities, score_part
+from comatch.evaluation.accuracy import Evaluation, Scores, evaluate, features, probabilities
 
-__all__ = ["Scores", "features", "probabilities", "score_part", "temperature"]
+__all__ = ["Evaluation", "Scores", "evaluate", "features", "probabilities", "temperature"]

@@ -1,7 +1,8 @@
 """Class probabilities of images, and scores against their labels."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -56,6 +57,50 @@ class Scores:
     confused_with: list[tuple[int, float] | None]  # most frequent wrong class, its share
     calibration_error: float  # mean gap between confidence and accuracy, over 15 bins
     images: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Labelled images with the classes that a classifier predicts, and its scores on them."""
+
+    classes: list[str]
+    names: list[str]  # [N] of the images
+    predicted: "Predicted"
+    scores: Scores
+
+    @property
+    def top1(self) -> float:
+        return self.scores.top1
+
+    def confusion(self) -> Tensor:  # [C, C]
+        """The number of images by class (rows) and predicted class (columns)."""
+        classes = len(self.classes)
+        cells = self.predicted.labels * classes + self.predicted.predictions
+        return cells.bincount(minlength=classes**2).view(classes, classes)
+
+    @cached_property
+    def checks(self) -> list["LabelCheck"]:
+        """Each image with label and predicted class, the most confident mistakes first."""
+        labels, predictions = (
+            [self.classes[c] for c in column.tolist()]
+            for column in (self.predicted.labels, self.predicted.predictions)
+        )
+        confidence = self.predicted.confidence.tolist()
+        checks = map(LabelCheck, self.names, labels, predictions, confidence)
+        return sorted(checks, key=lambda one: (one.predicted == one.label, -one.probability))
+
+    @property
+    def mistakes(self) -> list["LabelCheck"]:
+        return [one for one in self.checks if one.predicted != one.label]
+
+
+class LabelCheck(NamedTuple):
+    """A labelled image and its prediction."""
+
+    path: str
+    label: str
+    predicted: str
+    probability: float  # of the predicted class
 
 
 class Predicted(NamedTuple):
@@ -117,26 +162,33 @@ def most_confused(predictions: Tensor, label: int) -> tuple[int, float] | None:
     return int(most), int(count) / len(predictions)
 
 
-def score_part(
+def evaluate(
     part: Part,
     predict: Callable[[Tensor], Tensor],
-    classes: int,
+    classes: list[str],
     image_size: int,
     device: torch.device,
     workers: int | None = None,
-) -> Scores:
-    """Scores of `predict`, images to p [n, C], on a part in memory or on disk.
+    side: int | None = None,
+) -> Evaluation:
+    """Evaluate `predict`, images to p [n, C], on a part in memory or on disk.
 
-    Each rank predicts its share of the images, and all ranks return the same scores.
+    Images on disk are resized to `side` and cropped, as by `in_pieces`; those that cannot be read
+    are left out. Each rank predicts its share of the images, and all ranks return the same.
     """
-    mine = part
+    numbered = replace(part, labels=torch.arange(len(part)))  # to know the rows of each piece
+    mine = numbered
     if len(part) >= distributed.world() > 1:
-        mine = part.subset(torch.arange(distributed.rank(), len(part), distributed.world()))
-    pieces = in_pieces(mine, image_size, device, workers)
-    predicted = concatenate(compare(predict(images), labels) for images, labels in pieces)
-    if mine is not part:
-        predicted = concatenate(distributed.collect(predicted))
-    return score(predicted, classes)
+        mine = mine.subset(torch.arange(distributed.rank(), len(part), distributed.world()))
+    found = [
+        (rows, compare(predict(images), part.labels[rows]))
+        for images, rows in in_pieces(mine, image_size, device, workers, side)
+    ]
+    if mine is not numbered:
+        found = [piece for pieces in distributed.collect(found) for piece in pieces]
+    predicted = concatenate(predictions for _, predictions in found)
+    names = [part.names[row] for rows, _ in found for row in rows.tolist()]
+    return Evaluation(classes, names, predicted, score(predicted, len(classes)))
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: int = 15) -> float:

@@ -34,6 +34,7 @@ class Built(NamedTuple):
     """A run that is ready for its first step."""
 
     recipe: Recipe
+    classes: list[str]
     method: Method
     feed: Feed
     step: TrainStep
@@ -66,7 +67,7 @@ def build(
     augment = AugmentBatch(method.views, views, mean, std)
     feed = build_feed(recipe, dataset, split, method, augment, views, cache)
     step = TrainStep(method, feed, recipe, device)
-    return Built(recipe, method, feed, step, mean, std, loaded)
+    return Built(recipe, dataset.classes, method, feed, step, mean, std, loaded)
 
 
 def build_method(
@@ -164,7 +165,7 @@ def normalisation(recipe: Recipe, dataset: Dataset) -> tuple[Tensor, Tensor]:
     return torch.tensor(mean), torch.tensor(std)
 
 
-def description(run: Built, classes: list[str]) -> dict[str, Any]:
+def description(run: Built) -> dict[str, Any]:
     """What is needed to use the trained network: model.json beside the weights."""
     projector = run.method.evaluated.projector
     model, size = run.recipe.model, run.recipe.dataset.image_size
@@ -175,7 +176,7 @@ def description(run: Built, classes: list[str]) -> dict[str, Any]:
         "resize": side_for(size) if isinstance(run.feed, Streaming) else size,
         "embedding_dim": projector.width if projector else 0,
         "frozen": model.frozen,
-        "classes": classes,
+        "classes": run.classes,
         "mean": run.mean.tolist(),
         "std": run.std.tolist(),
         "preprocessing": "shorter side to resize, centre crop of image_size, "

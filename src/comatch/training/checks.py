@@ -1,5 +1,7 @@
 """Checks of a recipe against its data and method, before the first step."""
 
+import warnings
+
 from comatch import distributed
 from comatch.errors import UserError
 from comatch.methods import Method
@@ -15,7 +17,7 @@ def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
     name = recipe.method_name
     if method.views:
         check_image_size(recipe)
-        check_batch(recipe, unlabelled)
+        check_unlabelled(recipe, unlabelled)
     if recipe.model.frozen and method.rotates_images:
         raise UserError(
             f"{name} rotates images, and the features of a frozen encoder are computed before "
@@ -53,18 +55,16 @@ def check_shares(recipe: Recipe) -> None:
         )
 
 
-def check_batch(recipe: Recipe, unlabelled: int) -> None:
+def check_unlabelled(recipe: Recipe, unlabelled: int) -> None:
     batch, mu = recipe.optim.batch, recipe.optim.mu
-    if unlabelled >= batch * mu:
-        return
     if unlabelled == 0:
         raise UserError(
             f"{recipe.method_name} needs unlabelled images and there are none: add some, "
             "keep fewer --labels, or use --method supervised"
         )
-    fewer = unlabelled // batch
-    hint = f"mu={fewer}" if fewer else f"batch={max(1, unlabelled // mu)}"
-    raise UserError(
-        f"{unlabelled} unlabelled images are fewer than the {batch * mu} that a step takes "
-        f"(batch {batch} x mu {mu}): add images, or --set {hint}"
-    )
+    if unlabelled < batch * mu:
+        warnings.warn(
+            f"a step takes {batch * mu} unlabelled images (batch {batch} x mu {mu}) and there are "
+            f"{unlabelled}: some are drawn more than once a step",
+            stacklevel=2,
+        )

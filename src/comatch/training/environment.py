@@ -26,19 +26,24 @@ def environment(device: torch.device) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    gpu = device.type == "cuda"
     program = Path(sys.argv[0]).name.replace("__main__.py", "comatch")
     return {
         "command": shlex.join([program, *sys.argv[1:]]),
         "git": git_revision(),
         "python": platform.python_version(),
         "packages": versions,
-        "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {os.cpu_count()} cores",
-        "cuda": torch.version.cuda if gpu else None,
+        "device": name_of(device),
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
         "ranks": distributed.world(),
         "threads": torch.get_num_threads(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
+
+
+def name_of(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "Apple GPU" if device.type == "mps" else f"CPU, {os.cpu_count()} cores"
 
 
 def git_revision() -> str | None:

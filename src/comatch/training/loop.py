@@ -10,6 +10,7 @@ from torch import Tensor
 from comatch import compiler_cache, distributed, evaluation, files
 from comatch.config import replace
 from comatch.data import splits
+from comatch.data.splits import Split
 from comatch.device import peak_memory_mb, synchronize
 from comatch.errors import UserError
 from comatch.training import ranks, state
@@ -44,10 +45,8 @@ def fit(
 
     Return the summary. Its accuracy is that of the last EMA model, never of the best.
     """
-    started = run_start()
-    split = folder.load_split(dataset, recipe) or splits.make(
-        dataset, recipe.dataset, recipe.split_seed
-    )
+    started, is_new = run_start(), not folder.exists()
+    split = folder.split_for(recipe, dataset)
     ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)
     # A resumed run has its weights in the checkpoint. The file it started from may be gone.
@@ -56,17 +55,34 @@ def fit(
         recipe if first else replace(recipe, init=None), dataset, split, device, folder.features
     )
     distributed.seed(recipe.seed)  # from here on, each rank draws for its own images
-    if not folder.split.exists():  # nothing is written before everything was checked
-        folder.create(recipe, data_dir, splits.to_json(split, dataset))
-    folder.write_environment(device)
-    if run.loaded:
-        folder.note("init", run.loaded.to_json())
+    with files.locked(folder.path):  # nothing is written before everything was checked
+        if is_new and distributed.rank() == 0:
+            folder.check_free()  # another process may have written into it since
+        if not folder.split.exists():
+            folder.create(recipe, data_dir, splits.to_json(split, dataset))
+        folder.write_environment(device)
+        if run.loaded:
+            folder.note("init", run.loaded.to_json())
+        return take_steps(folder, run, dataset, split, open_bar, started)
+
+
+def take_steps(
+    folder: RunFolder,
+    run: Built,
+    dataset: Dataset,
+    split: Split,
+    open_bar: OpenBar,
+    started: float,
+) -> dict[str, Any]:
+    """Take the steps that are left, and write what comes of them. Return the summary."""
+    recipe, device = run.recipe, run.mean.device
     start, seconds, position = state.restore(folder, run)
-    model_json = description(run, dataset.classes)
+    model_json = description(run)
     held_out = dataset.train.subset(split.validation) if len(split.validation) else None
     parts = {"": dataset.test, "validation_": held_out}
     began = time.perf_counter() - seconds
     scores: dict[str, float] | None = None
+    means: dict[str, float] = {}
 
     with (
         Journal(folder.path, position, start) as journal,
@@ -90,14 +106,17 @@ def fit(
             # All ranks ask once, so that all save at the same step.
             stopping = distributed.any_rank(stop.asked)
             bar.advance(done)
-            if last or done % recipe.log_every == 0:
+            logging = last or done % recipe.log_every == 0
+            evaluating = last or done % recipe.eval_every == 0
+            if logging:
                 stop_on_bad_numbers(run.step.meter, done, folder)
                 means = averages(run.step.meter.read()) | run.feed.counts()
                 journal.write(done, "train", means)
-                bar.show(done, means)
-            if last or done % recipe.eval_every == 0:
+            if evaluating:
                 scores = evaluate(run, parts)
                 journal.write(done, "eval", scores)
+            if means and (logging or evaluating):
+                bar.show(done, means | (scores or {}))
             if last or done % recipe.checkpoint_every == 0 or stopping:
                 stop_on_bad_numbers(run.step.meter, done, folder)
                 # The checkpoint comes last: what a kill before it leaves is written again.
@@ -112,7 +131,7 @@ def fit(
         "labels": len(split.labelled),
         "unlabelled": len(split.unlabelled) if run.method.views else 0,
         "seed": recipe.seed,
-        **(evaluate(run, parts) if scores is None else scores),  # of the last step
+        **(scores or evaluate(run, parts)),  # of the last step
         "checkpoint": f"last, {run.method.evaluated_weights}",
         "steps": recipe.optim.steps,
         "seconds": round(time.perf_counter() - began, 2),
@@ -146,9 +165,9 @@ def evaluate(run: Built, parts: dict[str, Part | None]) -> dict[str, float]:
     for prefix, part in parts.items():
         if part is None:
             continue
-        scores = evaluation.score_part(
-            part, predict, run.method.classes, size, run.mean.device, workers
-        )
+        scores = evaluation.evaluate(
+            part, predict, run.classes, size, run.mean.device, workers
+        ).scores
         values[f"{prefix}top1"] = scores.top1
         if scores.top5 is not None:
             values[f"{prefix}top5"] = scores.top5

@@ -18,7 +18,7 @@ class Meter:
 
     @torch.no_grad()
     def add(self, metrics: dict[str, Tensor]) -> None:
-        values = torch.stack([value.double() for value in metrics.values()])
+        values = torch.stack([value.to(sum_type(value.device)) for value in metrics.values()])
         if not self.names:
             self.names, self.sums = list(metrics), torch.zeros_like(values)
         self.sums.add_(values)
@@ -40,7 +40,13 @@ class Meter:
         return {"names": self.names, "sums": self.sums.cpu()}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        self.names, self.sums = list(state["names"]), state["sums"].to(device, copy=True)
+        self.names = list(state["names"])
+        self.sums = state["sums"].to(device, sum_type(device), copy=True)
+
+
+def sum_type(device: torch.device) -> torch.dtype:
+    """float64, which Apple's GPUs do not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Progress of a run: a live bar on a terminal, plain lines elsewhere."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -16,6 +17,8 @@ from rich.progress import (
     track,
 )
 from rich.text import Text
+
+from comatch.data.summary import Summary
 
 Item = TypeVar("Item")
 LINES = 10  # plain lines a run, where there is no terminal to draw on
@@ -39,10 +42,16 @@ class TrainingBar:
     """Steps and remaining time on one line, losses and pseudo-labels below it."""
 
     def __init__(
-        self, title: str, steps: int, done: int, show: bool = True, lines: int = LINES
+        self,
+        title: str,
+        steps: int,
+        done: int,
+        show: bool = True,
+        lines: int = LINES,
+        summary: Summary | None = None,
     ) -> None:
         self.console = Console(stderr=True, quiet=not show)
-        self.title, self.steps, self.next_line = title, steps, done
+        self.title, self.steps, self.next_line, self.summary = title, steps, done, summary
         self.pause = max(1, steps // lines)  # steps between two plain lines
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -82,6 +91,8 @@ class TrainingBar:
         self.console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> "TrainingBar":
+        if self.summary:
+            show_summary(self.summary, self.console)
         if self.live:
             self.live.start()
         return self
@@ -91,16 +102,27 @@ class TrainingBar:
             self.live.stop()
 
 
+def show_summary(summary: Summary, console: Console) -> None:
+    """Print what was read, and warn about what is doubtful."""
+    for line in summary.lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for doubt in summary.warnings:
+        warnings.warn(doubt, stacklevel=2)
+
+
 def describe(values: dict[str, float]) -> str:
-    """`loss 1.02 (x 0.10 cls 0.31 ctr 0.61)  confident 83 % (97 % right)`"""
+    """`loss 1.02 (x 0.10 cls 0.31 ctr 0.61)  pseudo-labels 83% used, 97.0% right  test 88.1%`"""
     parts = [f"{n.removeprefix('loss_')} {v:.2f}" for n, v in values.items() if "loss_" in n]
     text = f"loss {values['loss']:.3f}" + (f" ({' '.join(parts)})" if len(parts) > 1 else "")
     if "lr" in values:
         text += f"  lr {values['lr']:.2g}"
     if "confident" in values:
-        text += f"  confident {values['confident']:.0%}"
+        text += f"  pseudo-labels {values['confident']:.0%} used"
     if "pseudo_accuracy" in values:
-        text += f" ({values['pseudo_accuracy']:.1%} right)"
+        text += f", {values['pseudo_accuracy']:.1%} right"
+    for name, key in (("test", "top1"), ("validation", "validation_top1")):
+        if key in values:
+            text += f"  {name} {values[key]:.1%}"
     return text
 
 

@@ -27,10 +27,15 @@ DESCRIBED = {"net", "stem", "image_size", "embedding_dim", "classes", "mean", "s
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder and its summary."""
+    """A finished run: its folder, and its summary with the keys of summary.json."""
 
     path: Path
     summary: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the test images that are classified correctly; None without a test part."""
+        return self.summary.get("top1")
 
 
 class RunFolder:
@@ -59,7 +64,8 @@ class RunFolder:
             there = [p.name for p in self.path.iterdir()] if self.path.exists() else []
         except OSError as error:
             raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
-        if any(not name.endswith(".part") for name in there):  # a killed write leaves such a file
+        # A killed write leaves a .part file.
+        if any(not name.endswith(".part") and name != files.LOCK for name in there):
             hint = "add --resume to continue it, or " if self.exists() else ""
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
@@ -115,6 +121,11 @@ class RunFolder:
             return None
         return splits.restore(dataset, recipe.dataset, read_json(self.split))
 
+    def split_for(self, recipe: Recipe, dataset: Dataset) -> Split:
+        """The split that the run recorded, or the one that a new run makes."""
+        recorded = self.load_split(dataset, recipe)
+        return recorded or splits.make(dataset, recipe.dataset, recipe.split_seed)
+
     def data_dir(self) -> Path:
         return Path(read_json(self.config)["data_dir"])
 
@@ -158,6 +169,16 @@ class RunFolder:
             return load_file(self.weights)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{self.weights} is damaged: {error}") from None
+
+
+class NothingToResumeError(UserError):
+    """There is no run to continue."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(
+            f"there is no run to continue in {folder.path}{files.nearest_run(folder.path)}: "
+            "leave --resume out to start one"
+        )
 
 
 def folder_of(run: str | Path | Run) -> RunFolder:

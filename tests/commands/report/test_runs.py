@@ -85,9 +85,26 @@ def test_the_recipe_is_shown_if_the_same_data_has_several(tmp_path):
     assert runs.as_csv(rows).splitlines()[1].startswith("digits,recipe a,comatch,40")
 
 
-def test_the_same_seed_twice_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="seed 0 occurs twice"):
-        runs.rows([folder(tmp_path / "a", 0, 0.5), folder(tmp_path / "b", 0, 0.6)])
+def test_the_same_seed_twice_makes_two_rows(tmp_path):
+    paths = [folder(tmp_path / name, seed, 0.5) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    rows = runs.rows(paths)
+    assert [(row.seeds, row.differs) for row in rows] == [
+        ([seed], str(path)) for path, seed in zip(paths, (0, 0, 1), strict=True)
+    ]
+    environment = paths[0] / "environment.json"
+    environment.write_text(environment.read_text().replace("0123456789", "99999999"))
+    rows = runs.rows(paths)
+    assert [(row.seeds, row.differs) for row in rows] == [([0], "9999999"), ([0, 1], "0123456")]
+
+
+def test_settings_in_which_rows_differ_are_named(tmp_path):
+    paths = [folder(tmp_path / str(lr), 0, 0.5, lr) for lr in (0.1, 0.2)]
+    assert [row.differs for row in runs.rows(paths)] == ["lr=0.1", "lr=0.2"]
+    head, *_ = runs.table(runs.rows(paths))
+    assert "differs in" in head
+    (row,) = runs.rows(paths[:1])
+    assert row.differs == ""
+    assert "differs in" not in runs.table([row])[0]
 
 
 @pytest.mark.parametrize("config", ["{}", "[]", '{"recipe": {"seed": 0}}'])

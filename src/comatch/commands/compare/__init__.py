@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from comatch.commands.compare.live_table import LiveTable
 from comatch.commands.report import runs
@@ -22,13 +23,21 @@ from comatch.data import splits
 from comatch.data.splits import Split
 from comatch.device import choose_device, free_memory
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
-from comatch.files import make_folder, read_json, write_texts
+from comatch.files import locked, read_json, write_texts
 from comatch.methods import METHODS, config
-from comatch.planning import Request, as_request, load_dataset, plan, refuse_changes
+from comatch.planning import (
+    Request,
+    as_request,
+    load_dataset,
+    plan,
+    refuse_changes,
+    summarise,
+)
 from comatch.tables import origin, to_text
 from comatch.training.build import build_method, normalisation
 from comatch.training.init_weights import load_initial
 from comatch.training.loop import fit
+from comatch.training.progress import show_summary
 from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
 from comatch.types import Dataset
@@ -109,29 +118,36 @@ def compare(
         check_splits(jobs)
         return Comparison(folder, publish(folder, jobs))
     home = home_of_data(request, jobs)
-    dataset = load_dataset(recipes[0].dataset, recipes[0].streaming, home, request.progress)
+    config, streaming = recipes[0].dataset, recipes[0].streaming
+    dataset = load_dataset(config, streaming, home, request.progress, request.strict)
     check_methods(todo, dataset)
     check_splits(jobs, dataset)
-    make_folder(folder)
 
-    rows = publish(folder, jobs, dataset)
+    rows = results(jobs, dataset)
     trained_on = f"{dataset.name}, {labels_text(recipes[0].dataset.labels)} labels"
     title = f"{trained_on}, seeds {', '.join(map(str, seeds))} in {folder}"
     others = Counter(method for method, _ in elsewhere)
-    with LiveTable(title, names, len(seeds), rows, request.progress, others) as table:
-        for job in todo:
-            bar = table.begin(job.method, job.seed)
-            try:
-                fit(job.folder, job.recipe, dataset, device, home, bar)
-            except UserError as error:
-                job.failure = str(error)
-            except torch.OutOfMemoryError:
-                job.failure = TOO_LITTLE_MEMORY
-            rows = publish(folder, jobs, dataset)
-            table.end(job.method, job.seed, rows)
-            if after_run:
-                after_run(rows)
-            free_memory(device)
+    live_table = LiveTable(title, names, len(seeds), rows, request.progress, others)
+    with locked(folder):
+        if request.progress and not any(job.folder.exists() for job in jobs):
+            first = jobs[0]
+            found = summarise(dataset, first.split(dataset), first.recipe)
+            show_summary(found, Console(stderr=True))
+        publish(folder, jobs, dataset)
+        with live_table as table:
+            for job in todo:
+                bar = table.begin(job.method, job.seed)
+                try:
+                    fit(job.folder, job.recipe, dataset, device, home, bar)
+                except UserError as error:
+                    job.failure = str(error)
+                except torch.OutOfMemoryError:
+                    job.failure = TOO_LITTLE_MEMORY
+                rows = publish(folder, jobs, dataset)
+                table.end(job.method, job.seed, rows)
+                if after_run:
+                    after_run(rows)
+                free_memory(device)
     return Comparison(folder, rows)
 
 

@@ -9,7 +9,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from comatch.errors import UserError, shortened
 from comatch.files import read_json
 
 RECIPE = "recipe"
+DIFFERS = "differs in"
 TOP5 = "top-5 %"
 MANY_CLASSES = 20  # top-5 accuracy is shown from this number of classes on
 
@@ -109,6 +110,7 @@ class Row:
     failed: dict[int, str] = field(default_factory=dict)  # seeds without a result, and why
     top5: list[float] = field(default_factory=list)  # like top1; empty with few classes
     recipe: str = ""
+    differs: str = ""  # settings or commit, where rows would look the same otherwise
 
     @property
     def mean(self) -> float | None:
@@ -139,6 +141,7 @@ class Row:
             "data": self.data,
             RECIPE: self.recipe,
             "method": self.method,
+            DIFFERS: self.differs,
             "labels": f"{self.labels:,}",
             "steps": f"{self.steps:,}",
             "accuracy %": self.accuracy(),
@@ -254,7 +257,11 @@ def with_defaults(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(paths: Sequence[Path]) -> list[Row]:
-    """One row for each configuration among these run folders, in the order of their first runs."""
+    """One row for each configuration among these run folders, in the order of their first runs.
+
+    Runs with the same settings and the same seed are in different rows: one for each commit, or
+    else for each folder.
+    """
     runs = [Run(path) for path in paths]
     for run in runs:
         if "top1" not in run.summary:
@@ -263,7 +270,58 @@ def rows(paths: Sequence[Path]) -> list[Row]:
     for run, settings in zip(runs, comparable_settings([r.recipe for r in runs]), strict=True):
         del settings["seed"]
         groups[json.dumps(settings, sort_keys=True)].append(run)
-    return [summarise(group) for group in groups.values()]
+    found = []
+    for text, group in groups.items():
+        for part, name in distinct(group):
+            settings = json.loads(text) | ({"commit or folder": name} if name else {})
+            found.append((summarise(part), without_incidental(settings)))
+    return named_apart(found)
+
+
+def distinct(group: Sequence[Run]) -> list[tuple[list[Run], str]]:
+    """The runs in parts in which no seed occurs twice, each with its commit or folder."""
+    if not repeats(group):
+        return [(list(group), "")]
+    parts: dict[str, list[Run]] = defaultdict(list)
+    for run in group:
+        parts[revisions([run])].append(run)
+    found = []
+    for commit, part in parts.items():
+        if not repeats(part):
+            found.append((part, commit))
+            continue
+        folders: dict[str, list[Run]] = defaultdict(list)
+        for run in part:
+            folders[str(run.path.parent)].append(run)
+        for folder, some in folders.items():
+            if repeats(some):
+                found += [([run], str(run.path)) for run in some]
+            else:
+                found.append((some, folder))
+    return found
+
+
+def repeats(group: Sequence[Run]) -> bool:
+    """Whether two of the runs have the same seed."""
+    return len({run.summary["seed"] for run in group}) < len(group)
+
+
+def named_apart(rows: Sequence[tuple[Row, dict[str, Any]]]) -> list[Row]:
+    """The rows; those that would look the same name the settings in which they differ."""
+    alike: dict[tuple[str | int, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row, settings in rows:
+        alike[look(row)].append(settings)
+    named = []
+    for row, settings in rows:
+        others = alike[look(row)]
+        keys = [key for key in settings if any(o.get(key) != settings[key] for o in others)]
+        texts = [f"{key}={settings[key]}".removeprefix("commit or folder=") for key in keys]
+        named.append(replace(row, differs=shortened(texts)))
+    return named
+
+
+def look(row: Row) -> tuple[str | int, ...]:
+    return row.data, row.recipe, row.method, row.labels, row.steps
 
 
 def summarise(group: Sequence[Run]) -> Row:
@@ -316,11 +374,13 @@ def top5(group: Sequence[Run]) -> list[float]:
 def table(rows: Sequence[Row], columns: Sequence[str] = ()) -> list[list[str]]:
     """A header, and a line for each row; the columns are these, or all that tell something.
 
-    Top-5 accuracy is left out if no row has it, and the recipe if it follows from the data set.
+    Top-5 accuracy and differing settings are left out if no row has them, and the recipe if it
+    follows from the data set.
     """
     names = list(columns or rows[0].cells())
-    if not columns and not any(row.top5 for row in rows):
-        names.remove(TOP5)
+    for name, told in ((TOP5, "top5"), (DIFFERS, "differs")):
+        if not columns and not any(getattr(row, told) for row in rows):
+            names.remove(name)
     if not columns and len({(row.data, row.recipe) for row in rows}) == len({r.data for r in rows}):
         names.remove(RECIPE)
     return [names, *([cells[name] for name in names] for cells in map(Row.cells, rows))]
@@ -349,6 +409,7 @@ def as_csv(rows: Sequence[Row]) -> str:
             "device": row.device,
             "commit": row.revision,
             "failed": "; ".join(row.failures()),
+            "differs": row.differs,
         }
         for row in rows
     ]

@@ -14,7 +14,7 @@ from comatch.commands.transfer.voc2007 import voc2007
 from comatch.data import sources
 from comatch.data.splits import fingerprint
 from comatch.errors import UserError
-from comatch.planning import warn_of_skipped
+from comatch.planning import warn_of_unused
 from comatch.types import UNLABELLED, Files, Part
 
 VOC = "voc2007"
@@ -77,7 +77,7 @@ def open_benchmark(data: str, data_dir: Path, image_size: int, progress: bool = 
         return Benchmark(VOC, classes, numbered(train), train_y, numbered(test), test_y, True)
     stream = "no" if data in sources.SOURCES else "yes"
     dataset = sources.load(data, data_dir, image_size, progress, stream=stream)
-    warn_of_skipped(dataset)
+    warn_of_unused(dataset)
     if dataset.test is None:
         raise UserError(
             f"{data} has no test part: add a folder 'test' with labelled images, or 'train' and "

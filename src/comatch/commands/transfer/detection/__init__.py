@@ -28,7 +28,7 @@ from comatch.device import choose_device, has_bf16
 from comatch.errors import UserError
 from comatch.files import read_json
 from comatch.training.progress import TrainingBar
-from comatch.training.run_folder import Run, RunFolder
+from comatch.training.run_folder import NothingToResumeError, Run, RunFolder
 
 
 def fine_tune(
@@ -46,6 +46,8 @@ def fine_tune(
         check_same(folder, overrides)
         if folder.finished():
             return Run(folder.path, read_json(folder.summary))
+    elif resume and not folder.path.exists():
+        raise NothingToResumeError(folder)
     else:
         folder.check_free()
     # With a checkpoint, the initial weights are not needed and may be gone.
