@@ -47,8 +47,15 @@ class Network(nn.Module):
             self.train(was_training)
             self.compute_dtype = dtype
 
-    def forward(self, images: Tensor) -> Output:
-        kind, low = images.device.type, self.compute_dtype
+    def untracked(self, images: Tensor, precise: bool = False) -> Output:
+        """The output with the batch norm statistics of these images, which update no average."""
+        copies = {name: value.clone() for name, value in self.named_buffers()}
+        output: Output = torch.func.functional_call(self, copies, images, {"precise": precise})
+        return output
+
+    def forward(self, images: Tensor, precise: bool = False) -> Output:
+        """With `precise`, the encoder computes in the precision of its parameters."""
+        kind, low = images.device.type, None if precise else self.compute_dtype
         with torch.autocast(kind, dtype=low or torch.bfloat16, enabled=low is not None):
             features = self.encoder(images)
         features = features.to(self.classifier.weight.dtype)
