@@ -164,7 +164,10 @@ def test_pi_model(done):
 
 
 def test_mean_teacher():
-    """Squared distance of the student's prediction on one view to the teacher's on another."""
+    """Squared distance of the student's prediction on one view to the teacher's on another.
+
+    Both classify the whole batch, labelled and unlabelled, so they share batch norm statistics.
+    """
     method = make("mean_teacher", steps=100, lambda_u=7.0, ramp=0.5)
     with torch.no_grad():
         for p in method.ema.net.parameters():
@@ -172,12 +175,21 @@ def test_mean_teacher():
     b = batch(method)
     weight = 7 * rising_weight(method, 20)
     x, student = predictions(method, b.x, b.u[0])
-    teacher = F.softmax(copy.deepcopy(method.ema.net)(b.u[1]).logits, dim=1).tolist()
+    logits = copy.deepcopy(method.ema.net)(torch.cat([b.x, b.u[1]])).logits
+    teacher = F.softmax(logits, dim=1).tolist()[B:]
     step = method(b)
     expected = labelled_loss(x, b.y) + weight * squared(student, teacher)
     assert step.loss.item() == pytest.approx(expected, rel=1e-6)
     step.loss.backward()
     assert all(p.grad is None for p in method.ema.net.parameters())
+
+
+def test_a_mean_teacher_equal_to_the_student_has_no_loss():
+    """With the same weights and the same views: the two differ in nothing else."""
+    method = make("mean_teacher", lambda_u=7.0)
+    method.ema.net.load_state_dict(method.net.state_dict())
+    b = batch(method)
+    assert method(b._replace(u=(b.u[0], b.u[0]))).metrics["loss_u"].item() == 0
 
 
 def test_the_mean_teacher_is_the_plain_mean_at_first():

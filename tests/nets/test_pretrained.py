@@ -230,6 +230,68 @@ def test_a_projector_is_loaded_completely_or_not_at_all():
     assert "fc (4)" in loaded.unused
 
 
+# ---------------------------------------------------------------- the authors of CoMatch
+
+
+def authors_file(classes=3, embedding_dim=16):
+    """A checkpoint in the layout of the authors' ImageNet models, with a ResNet-18."""
+    encoder = random_values(timm.create_model("resnet18", num_classes=0).state_dict())
+    heads = {
+        **{f"classifier.{k}": v for k, v in linear(512, classes).items()},
+        **{f"fc1.{k}": v for k, v in linear(512, 512).items()},
+        **{f"fc2.{k}": v for k, v in linear(512, embedding_dim).items()},
+    }
+    state = {**prefixed("encoder.", encoder), **heads}
+    teacher = {f"m_{name}": value + 1 for name, value in state.items()}
+    memory = {"queue_s": torch.rand(embedding_dim, 9), "probs_u": torch.rand(classes, 9)}
+    return {"model": prefixed("module.", {**state, **teacher, **memory}), "epoch": 399}, state
+
+
+def linear(width, rows):
+    return {"weight": torch.rand(rows, width), "bias": torch.rand(rows)}
+
+
+@pytest.mark.parametrize("classifier", [True, False])
+def test_the_authors_checkpoint_is_loaded_completely(tmp_path, classifier):
+    content, state = authors_file()
+    torch.save(content, tmp_path / "comatch.pth.tar")
+    net = network("resnet18", 96, "standard")
+    before = copied(net)
+    weights = pretrained.read_file(tmp_path / "comatch.pth.tar")
+    loaded = pretrained.fill(net, weights, "comatch.pth.tar", classifier=classifier)
+    assert loaded.taken == loaded.wanted == 100
+    assert_encoder_is(net, {name: state[f"encoder.{name}"] for name in net.encoder.state_dict()})
+    for layer, name in ((0, "fc1"), (2, "fc2")):
+        for kind in ("weight", "bias"):
+            own = getattr(net.projector.layers[layer], kind)
+            assert torch.equal(own, state[f"{name}.{kind}"])
+    if classifier:
+        assert torch.equal(net.classifier.weight, state["classifier.weight"])
+        assert loaded.heads == {"projector": "loaded", "classifier": "loaded"}
+    else:
+        assert unchanged(net, before, "classifier.")
+        assert loaded.heads["classifier"] == "new (not known to be for these classes)"
+
+
+def test_a_run_begins_with_the_authors_classifier_if_asked(tmp_path):
+    content, state = authors_file(classes=10)
+    torch.save(content, tmp_path / "comatch.pth.tar")
+    settings = {"image_size": 32, "stem": "standard", "net": "resnet18", "embedding_dim": 16}
+    asked = {**settings, "init_classifier": True}
+    dataset = sources.load("digits", tmp_path, 32)
+    for given in (settings, asked):
+        recipe = plan("digits", {**TINY, **given}, init=tmp_path / "comatch.pth.tar", labels=20)
+        run = built(recipe, dataset)
+        for net in (run.method.net, run.method.ema.net):
+            same = torch.equal(net.classifier.weight, state["classifier.weight"])
+            assert same == (given is asked)
+            assert torch.equal(net.projector.layers[2].bias, state["fc2.bias"])
+    torch.save(authors_file(classes=9)[0], tmp_path / "other.pth.tar")
+    recipe = plan("digits", {**TINY, **asked}, init=tmp_path / "other.pth.tar", labels=20)
+    with pytest.raises(UserError, match=r"has no classifier for the 10 classes.*9x512 in it"):
+        built(recipe, dataset)
+
+
 # ----------------------------------------------------------------------------------- files
 
 

@@ -37,7 +37,9 @@ class MeanTeacher(Method):
         student, teacher = batch.u
         logits_x, logits_u = self.logits(batch.x, student)
         with torch.no_grad():
-            target = F.softmax(self.ema.net(teacher).logits, dim=1)
+            # With the labelled images, so that batch norm sees the same batch as in the student.
+            logits_ema = self.ema.net(torch.cat([batch.x, teacher])).logits
+            target = F.softmax(logits_ema[len(batch.x) :], dim=1)
         weight = c.lambda_u * losses.ramp_up(self.progress / c.ramp)
 
         loss_x = F.cross_entropy(logits_x, batch.y)

@@ -24,13 +24,21 @@ class Network(nn.Module):
     parameters. So a method does not deal with precision.
     """
 
-    def __init__(self, encoder: nn.Module, classes: int, embedding_dim: int = 0) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        classes: int,
+        embedding_dim: int = 0,
+        head_activation: str = "leaky_relu",
+    ) -> None:
         super().__init__()
         # Some timm models widen their features once more before the classifier.
         width: int = getattr(encoder, "head_hidden_size", None) or encoder.num_features  # type: ignore
         self.encoder = encoder
         self.classifier = nn.Linear(width, classes)
-        self.projector = ProjectionHead(width, embedding_dim) if embedding_dim else None
+        self.projector = (
+            ProjectionHead(width, embedding_dim, head_activation) if embedding_dim else None
+        )
         self.compute_dtype: torch.dtype | None = None
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)

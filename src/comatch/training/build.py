@@ -74,7 +74,13 @@ def build_method(
 ) -> Method:
     """The method with its network. Settings that do not fit method or data are an error."""
     model, optim = recipe.model, recipe.optim
-    encoder = build_encoder(model.net, recipe.dataset.image_size, model.stem, model.norm_momentum)
+    encoder = build_encoder(
+        model.net,
+        recipe.dataset.image_size,
+        model.stem,
+        model.norm_momentum,
+        model.zero_last_gamma,
+    )
     if isinstance(encoder, WideResNet):
         encoder.fused = model.fused
     unlabelled = len(unlabelled_rows(recipe, split))
@@ -87,6 +93,9 @@ def build_method(
         std=tuple(std.tolist()),
     )
     method = methods.build(recipe.method, encoder, task)
+    for net in (method.net, method.ema.net):
+        if net.projector:
+            net.projector.set_activation(model.head_activation)  # type: ignore[union-attr, operator]
     check(recipe, method, dataset.train, len(split.unlabelled))
     return method
 
@@ -181,6 +190,7 @@ def description(run: Built, classes: list[str]) -> dict[str, Any]:
         "image_size": size,
         "resize": side_for(size) if isinstance(run.feed, Streaming) else size,
         "embedding_dim": projector.width if projector else 0,
+        "head_activation": model.head_activation,
         "frozen": model.frozen,
         "classes": classes,
         "mean": run.mean.tolist(),
