@@ -2,8 +2,8 @@
 
 All methods have the paper's batches, weight decay and half cosine, and the network itself is
 evaluated, not the EMA model. Their epochs are those of the paper's table 2 (VAT's are S4L's). The
-paper cites the results of S4L, UDA and FixMatch; those have the learning rate and the settings of
-their own papers: 0.1 for each 256 labelled images of a step.
+methods whose results the paper cites have the settings of their own papers where those have some,
+and the learning rate of FixMatch: 0.1 for 256 labelled images in a step.
 """
 
 from typing import Any
