@@ -625,3 +625,13 @@ def test_the_papers_learning_rates(name, tmp_path):
     assert plan("images", recipe=name).optim.lr == 0.1
     (tmp_path / "moco.pth.tar").touch()
     assert plan("images", recipe=name, init=tmp_path / "moco.pth.tar").optim.lr == 0.03
+
+
+@pytest.mark.parametrize(("name", "steps"), [("imagenet-1pct", 4_875), ("imagenet-10pct", 24_000)])
+def test_fine_tuning_on_imagenet_takes_the_epochs_of_simclr(name, steps, tmp_path):
+    """60 epochs of 13,000 labels and 30 of 128,000, with 160 images a step."""
+    (tmp_path / "moco.pth.tar").touch()
+    options = {"recipe": name, "init": tmp_path / "moco.pth.tar"}
+    assert plan("images", **options, method="supervised").optim.steps == steps
+    assert plan("images", **options, method="supervised", steps=7).optim.steps == 7
+    assert plan("images", **options).optim.steps == plan("images", recipe=name).optim.steps
