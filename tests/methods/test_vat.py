@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from comatch import methods
+from comatch.methods.vat import unit
 from comatch.nets import WideResNet
 from comatch.types import Batch, Task
 
@@ -166,6 +167,15 @@ def test_the_direction_approaches_the_dominant_eigenvector():
         assert (more > fewer - 1e-6).all()
     assert alike[0].min() < 0.9
     assert alike[-1].min() > 0.999
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-9, 1e-15])
+def test_a_tiny_gradient_has_a_direction_of_length_one(size):
+    """The gradient of confident predictions is tiny, above all as a mean over many images."""
+    torch.manual_seed(0)
+    lengths = unit(size * torch.randn(4, 3, 8, 8)).flatten(1).norm(dim=1)
+    torch.testing.assert_close(lengths, torch.ones(4))
+    assert torch.equal(unit(torch.zeros(4, 3, 8, 8)), torch.zeros(4, 3, 8, 8))
 
 
 def test_adversarial_passes_do_not_update_batch_norm():

@@ -497,6 +497,20 @@ def test_the_classifier_of_other_classes_is_not_loaded(tmp_path):
     assert unchanged(method.net, before, "classifier.")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("evaluate", ["raw", "ema"])
+def test_a_run_saves_the_weights_and_the_head_of_its_settings(tmp_path, evaluate):
+    settings = {**TINY, "head_activation": "relu", "evaluate": evaluate}
+    options = {"labels": 20, "steps": 2, "settings": settings, "progress": False}
+    run = comatch.train("digits", **options, out=tmp_path / "run")
+    net = comatch.load(run, "cpu").net
+    assert isinstance(net.projector.layers[1], torch.nn.ReLU)
+    method = torch.load(tmp_path / "run/last.pt", weights_only=False)["method"]
+    raw, averaged = method["net.classifier.weight"], method["ema.net.classifier.weight"]
+    assert not torch.equal(raw, averaged)
+    assert torch.equal(net.classifier.weight, raw if evaluate == "raw" else averaged)
+
+
 def test_a_run_of_another_net_is_an_error(cli, tmp_path):
     assert cli("train", "digits", *FAST, "--out", "run")[0] == 0
     result = cli("train", "digits", *FAST, "--set", "net=wrn-16-1", "--init", "run", "--out", "b")

@@ -87,8 +87,9 @@ def evaluate(path, data, **settings):
     return evaluate_checkpoint(str(path), request)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "module.model."])
-@pytest.mark.parametrize("under", ["model", "state_dict"])
+@pytest.mark.parametrize(
+    ("prefix", "under"), [("", "model"), ("module.", "state_dict"), ("module.model.", "model")]
+)
 def test_the_authors_file_is_loaded_completely(tmp_path, model, data, prefix, under):
     state = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
     found = evaluate(save(tmp_path / "comatch.pth.tar", state, under), data)

@@ -490,7 +490,7 @@ def test_a_resumed_run_keeps_its_settings(run, own_data, tmp_path):
     with pytest.raises(Killed):
         run_with(STEP, killed_after(1), own_data, run, **options)
     options["resume"] = True
-    with pytest.raises(UserError, match=r"steps is 4, not 5\): keep steps=4 to go on"):
+    with pytest.raises(UserError, match=r"steps is 4, not 5\): keep steps=4 to continue it"):
         fine_tune_on(own_data, run, **options | {"steps": 5})
     with pytest.raises(UserError, match="proposals is 30, not 31"):
         fine_tune_on(own_data, run, **options | {"settings": SMALL | {"proposals": 31}})
