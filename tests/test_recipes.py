@@ -3,6 +3,7 @@
 import pytest
 
 from comatch import methods, recipes
+from comatch.commands.reproduce import paper
 from comatch.config import settings_of, values_of
 
 # Table "Hyperparameters for CoMatch": B, mu, lambda_cls, alpha, K, t, tau, T, lambda_ctr
@@ -101,8 +102,78 @@ def test_imagenet_as_in_section_4_2(name, each):
     )
     assert (recipe.method.ema_decay, recipe.method.first_decay) == (0.996, 0.99)
     assert recipe.method.alignment_window == 128
-    epochs = recipe.optim.steps * recipe.optim.batch * recipe.optim.mu / (1_281_167 - 13_000)
-    assert epochs == pytest.approx(400, rel=1e-3)
+    assert recipe.method.evaluate == "raw"
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "steps"),
+    [("imagenet-1pct", 13_000, 792_400), ("imagenet-10pct", 128_000, 720_400)],
+)
+def test_an_epoch_of_imagenet_is_every_unlabelled_image_once(name, labels, steps):
+    """400 epochs (section 4.2) of all images but the labelled ones, counted one batch at a time."""
+    recipe = recipes.get(name)
+    assert (recipe.dataset.labels, recipe.optim.steps) == (labels, steps)
+    left, epoch = 1_281_167 - labels, 0
+    while left >= recipe.optim.batch * recipe.optim.mu:
+        left -= recipe.optim.batch * recipe.optim.mu
+        epoch += 1
+    assert recipe.optim.steps == 400 * epoch
+    assert recipe.eval_every == epoch
+
+
+@pytest.mark.parametrize("name", ["imagenet-1pct", "imagenet-10pct"])
+def test_rivals_on_imagenet_train_for_the_epochs_of_table_2(name):
+    for (start, method), epochs in paper.TABLE2_EPOCHS.items():
+        if start or not epochs or method not in methods.METHODS:
+            continue
+        recipe = recipes.get(name, method)
+        seen = recipe.optim.steps * recipe.optim.batch * recipe.optim.mu
+        images = 1_281_167 - recipe.dataset.labels
+        if method == "supervised":
+            seen, images = recipe.optim.steps * recipe.optim.batch, 1_281_167
+        assert seen / images == pytest.approx(epochs, rel=1e-3), method
+
+
+def test_rivals_on_imagenet_have_the_values_of_their_papers():
+    def settings(method):
+        return values_of(recipes.get("imagenet-10pct", method))
+
+    vat = settings("vat")  # S4L's VAT with entropy minimisation
+    assert (vat["epsilon"], vat["lambda_u"], vat["lambda_entropy"]) == (40, 0.5, 1)
+    assert vat["steps"] == 200 * 1801
+    assert methods.METHODS["vat"].labelled_too
+    assert settings("uda")["threshold"] == 0.5
+    assert settings("fixmatch")["weight_decay"] == 3e-4
+    for method in ("supervised", "pseudo_label", "vat", "s4l_rotation", "uda", "fixmatch"):
+        assert settings(method)["lr"] == 0.1 * 160 / 256
+    for method in ("fixmatch_da", "comatch_momentum"):
+        assert (settings(method)["lr"], settings(method)["init_lr"]) == (0.1, 0.03)
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_the_network_itself_is_evaluated_on_imagenet(method):
+    """Section 4.2: "we report the original model's performance instead of the EMA model's"."""
+    assert recipes.get("imagenet-1pct", method).method.evaluate == "raw"
+    assert recipes.get("imagenet-10pct", method).method.evaluate == "raw"
+    usual = "raw" if method == "comatch_momentum" else "ema"
+    assert recipes.get("cifar10", method).method.evaluate == usual
+
+
+def test_weights_of_the_consistency_losses():
+    """w_max of Laine and Aila, and of Tarvainen and Valpola."""
+    for method, weight in (("pi_model", 100), ("temporal_ensembling", 30), ("mean_teacher", 100)):
+        assert recipes.get("cifar10", method).method.lambda_u == weight
+
+
+def test_networks_of_the_authors():
+    """Their ResNets have no zero gammas; their head on ImageNet has a ReLU."""
+    for name, activation in (
+        ("stl10", "leaky_relu"),
+        ("imagenet-1pct", "relu"),
+        ("imagenet-10pct", "relu"),
+    ):
+        model = recipes.get(name, "comatch").model
+        assert (model.zero_last_gamma, model.head_activation) == (False, activation)
 
 
 def test_digits_are_not_flipped():

@@ -86,7 +86,8 @@ def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
     weights, described = folder.read_weights(), folder.description()
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    net = Network(encoder, len(described["classes"]), described["embedding_dim"])
+    activation = described.get("head_activation", "leaky_relu")
+    net = Network(encoder, len(described["classes"]), described["embedding_dim"], activation)
     if described.get("frozen", False):
         freeze(net)
         weights = rename_old_keys(weights)

@@ -85,6 +85,11 @@ class MethodConfig(Config):
 
     method: ClassVar[str]  # the name after --method
     ema_decay: float = setting(0.999, "decay of the EMA model", least=0, most=1)
+    evaluate: str = setting(
+        "ema",
+        "weights that are evaluated and saved: ema (averaged) or raw (the network's own)",
+        choices=("ema", "raw"),
+    )
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)

@@ -88,6 +88,8 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
         recipe = replace(recipe, labels=None)  # all that the file lists
     if model.init and optim.init_lr and "lr" not in given:
         recipe = replace(recipe, lr=optim.init_lr)
+    if model.init and optim.init_steps and "steps" not in given:
+        recipe = replace(recipe, steps=optim.init_steps)
     if model.init and "optimizer" not in given:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
     if model.frozen and not model.init:

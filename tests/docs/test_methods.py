@@ -50,5 +50,5 @@ def test_a_page_lists_the_metrics_of_its_method(name):
     if step.pseudo_labels is not None:
         logged |= {"confident", "pseudo_accuracy"}  # which the training step adds
     listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    only_with_a_setting = {"usual_confidence"} if name == "comatch" else set()
+    only_with_a_setting = {"mean_confidence"} if name == "comatch" else set()
     assert listed - only_with_a_setting == logged - {"loss"}

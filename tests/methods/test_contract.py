@@ -1,6 +1,7 @@
 """The contract of a method. A new method is tested because it is in METHODS."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -96,14 +97,31 @@ def test_state_dict_is_the_whole_state(method):
         assert torch.equal(value, other.state_dict()[name]), name
 
 
-def test_the_ema_model_is_evaluated(method):
-    for batch in batches(method, 3):
-        take(method, batch)
-    if "averaged" not in method.evaluated_weights:
-        assert method.evaluated is method.net
+@pytest.mark.parametrize("evaluate", ["raw", "ema"])
+def test_raw_or_averaged_weights_are_evaluated(method, evaluate):
+    method.config = dataclasses.replace(method.config, evaluate=evaluate)
+    assert method.evaluated is (method.net if evaluate == "raw" else method.ema.net)
+    assert ("averaged" in method.evaluated_weights) == (evaluate == "ema")
+
+
+def test_averaged_weights_are_evaluated_unless_the_paper_says_otherwise():
+    raw = [n for n in methods.METHODS if methods.config(n).evaluate == "raw"]
+    assert raw == ["comatch_momentum"]
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_images_without_labels(build_run, name):
+    """Labelled images are among them where the method's own paper has them in that loss."""
+    if not methods.METHODS[name].views:
         return
-    assert method.evaluated is not method.net
-    assert not any(p.requires_grad for p in method.evaluated.parameters())
+    run = build_run(method=name, labels=40)
+    too = name in ("vat", "pi_model", "mean_teacher", "temporal_ensembling")
+    truth, labelled = run.feed.labels_u, run.feed.labels_x
+    assert len(truth) == (1438 if too else 1398)
+    if too:
+        assert torch.equal(run.feed.images_u[-40:], run.feed.images_x)
+        assert torch.equal(truth[-40:], labelled)
+    assert run.method.task.unlabelled == len(truth)
 
 
 @pytest.mark.slow

@@ -63,6 +63,13 @@ def confident_loss(q, targets, p, threshold):
     return total / len(q)
 
 
+def test_supervised():
+    method = make("supervised")
+    b = batch(method)
+    (x,) = predictions(method, b.x)
+    assert method(b).loss.item() == pytest.approx(labelled_loss(x, b.y), rel=1e-9)
+
+
 def test_fixmatch():
     method = make("fixmatch", threshold=0.9, lambda_u=2.0)
     b = batch(method)
@@ -130,31 +137,74 @@ def squared(one, other):
     return total / (len(one) * CLASSES)
 
 
-@pytest.mark.parametrize(("done", "share"), [(0, 0.0), (25, 0.5), (50, 1.0), (80, 1.0)])
-def test_pi_model(done, share):
-    method = make("pi_model", steps=100, lambda_u=8.0, ramp=0.5)
+def rising_weight(method, done):
+    """Section 2.1 of Laine and Aila: exp(-5 (1 - T)^2), T from 0 to 1 in the ramp-up period."""
     method.step.fill_(done)
+    return math.exp(-5 * (1 - min(1, done / 50)) ** 2)
+
+
+@pytest.mark.parametrize("done", [0, 25, 50, 80])
+def test_pi_model(done):
+    """Algorithm 1 of its paper, whose minibatch has M = B labelled of N images, each seen twice.
+
+    There both terms are means over the minibatch, and w(t) rises to 100 M / N. Here the whole loss
+    is N / M times that.
+    """
+    method = make("pi_model", steps=100, ramp=0.5)
     b = batch(method)
-    x, one, other = predictions(method, b.x, *b.u)
-    weight = 8 * math.exp(-5 * (1 - share) ** 2)
-    expected = labelled_loss(x, b.y) + weight * squared(one, other)
-    assert method(b).loss.item() == pytest.approx(expected, rel=1e-6)
+    n = B + MUB
+    views = torch.cat([b.x, b.u[0]]), torch.cat([torch.randn_like(b.x), b.u[1]])
+    x, one, other = predictions(method, b.x, *views)
+
+    supervised = -sum(math.log(p[c]) for p, c in zip(x, b.y.tolist(), strict=True)) / n
+    apart = sum((p - q) ** 2 for i in range(n) for p, q in zip(one[i], other[i], strict=True))
+    w = 100 * B / n * rising_weight(method, done)
+    expected = (supervised + w * apart / (CLASSES * n)) * n / B
+    assert method(b._replace(u=views)).loss.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_mean_teacher():
-    method = make("mean_teacher", lambda_u=8.0, ramp=0.5)
+    """Squared distance of the student's prediction on one view to the teacher's on another.
+
+    Both classify the whole batch, labelled and unlabelled, so they share batch norm statistics.
+    """
+    method = make("mean_teacher", steps=100, lambda_u=7.0, ramp=0.5)
     with torch.no_grad():
         for p in method.ema.net.parameters():
             p.add_(0.1 * torch.randn_like(p))  # differs from the student
     b = batch(method)
-    method.step.fill_(1)
+    weight = 7 * rising_weight(method, 20)
     x, student = predictions(method, b.x, b.u[0])
-    teacher = F.softmax(copy.deepcopy(method.ema.net)(b.u[1]).logits, dim=1).tolist()
+    logits = copy.deepcopy(method.ema.net)(torch.cat([b.x, b.u[1]])).logits
+    teacher = F.softmax(logits, dim=1).tolist()[B:]
     step = method(b)
-    expected = labelled_loss(x, b.y) + 8 * squared(student, teacher)
-    assert step.loss.item() == pytest.approx(expected, rel=1e-9)
+    expected = labelled_loss(x, b.y) + weight * squared(student, teacher)
+    assert step.loss.item() == pytest.approx(expected, rel=1e-6)
     step.loss.backward()
     assert all(p.grad is None for p in method.ema.net.parameters())
+
+
+def test_a_mean_teacher_equal_to_the_student_has_no_loss():
+    """With the same weights and the same views: the two differ in nothing else."""
+    method = make("mean_teacher", lambda_u=7.0)
+    method.ema.net.load_state_dict(method.net.state_dict())
+    b = batch(method)
+    assert method(b._replace(u=(b.u[0], b.u[0]))).metrics["loss_u"].item() == 0
+
+
+def test_the_mean_teacher_is_the_plain_mean_at_first():
+    """The decay is min(1 - 1 / (t + 1), 0.8): the mean of all weights so far for five steps."""
+    method = make("mean_teacher", ema_decay=0.8)
+    student, teacher = method.net.classifier.bias, method.ema.net.classifier.bias
+    seen = []
+    for t in range(9):
+        with torch.no_grad():
+            student.normal_()
+        seen.append(student.detach().clone())
+        before = teacher.clone()
+        method.after_step({})
+        expected = 0.8 * before + 0.2 * student if t >= 4 else torch.stack(seen).mean(0)
+        torch.testing.assert_close(teacher, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -210,57 +260,41 @@ def test_mixmatch():
     assert step.pseudo_labels.tolist() == [row.index(max(row)) for row in q]
 
 
+@pytest.mark.parametrize("name", ["mixmatch", "remixmatch"])
+def test_guessing_labels_does_not_update_batch_norm(name):
+    method = make(name)
+    method(batch(method))
+    norms = [m for m in method.net.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert {norm.num_batches_tracked.item() for norm in norms} == {1}  # by the mixed images
+
+
+def quarter_turns(image, quarters):
+    for _ in range(quarters):
+        image = image.transpose(1, 2).flip(1)  # a quarter turn anticlockwise
+    return image
+
+
 def test_s4l_rotation():
+    """Section 4.1: every image in all four rotations, the labelled ones classified in each too."""
     method = make("s4l_rotation", lambda_u=0.5)
     b = batch(method)
-    rotated, which = [], []
+    images, rotated, turned, classes = [*b.x, *b.u[0]], [], [], []
     for quarters in range(4):
-        for image in b.u[0]:
-            for _ in range(quarters):
-                image = image.transpose(1, 2).flip(1)  # a quarter turn anticlockwise
-            rotated.append(image)
-            which.append(quarters)
-    net = copy.deepcopy(method.net)
-    out = net(torch.cat([b.x, torch.stack(rotated)]))
-    rotations = F.softmax(method.rotation(out.features[B:]), dim=1).tolist()
-    x = F.softmax(out.logits[:B], dim=1).tolist()
-    loss_u = -sum(math.log(p[r]) for p, r in zip(rotations, which, strict=True)) / len(which)
+        for i, image in enumerate(images):
+            rotated.append(quarter_turns(image, quarters))
+            turned.append(quarters)
+            classes.append(b.y[i].item() if i < B else None)
+    out = copy.deepcopy(method.net)(torch.stack(rotated))
+    p = F.softmax(out.logits, dim=1).tolist()
+    rotations = F.softmax(method.rotation(out.features), dim=1).tolist()
+    known = [q[c] for q, c in zip(p, classes, strict=True) if c is not None]
+    loss_x = -sum(map(math.log, known)) / (4 * B)
+    loss_u = -sum(math.log(q[r]) for q, r in zip(rotations, turned, strict=True)) / len(turned)
     step = method(b)
-    assert step.loss.item() == pytest.approx(labelled_loss(x, b.y) + 0.5 * loss_u, rel=1e-9)
-    right = sum(p.index(max(p)) == r for p, r in zip(rotations, which, strict=True)) / len(which)
-    assert step.metrics["rotation_accuracy"].item() == pytest.approx(right)
-
-
-def test_vat():
-    """The direction by autograd, everything else image by image."""
-    method = make("vat", epsilon=2.0, lambda_u=0.3, lambda_entropy=0.06)
-    b = batch(method)
-    x, u = predictions(method, b.x, b.u[0])
-    torch.manual_seed(3)
-    start = torch.randn_like(b.u[0])
-    start = torch.stack([0.01 * r / r.norm() for r in start]).requires_grad_()
-
-    def divergences(images):
-        p = F.softmax(copy.deepcopy(method.net)(images).logits, dim=1)
-        return sum(
-            t * (math.log(t) - torch.log(q))
-            for target, row in zip(u, p, strict=True)
-            for t, q in zip(target, row, strict=True)
-        ) / len(u)
-
-    (slope,) = torch.autograd.grad(divergences(b.u[0] + start), start)
-    perturbed = b.u[0] + torch.stack([2 * d / d.norm() for d in slope])
-    entropy = sum(cross_entropy(p, p) for p in u) / len(u)
-    expected = labelled_loss(x, b.y) + 0.3 * divergences(perturbed).item() + 0.06 * entropy
-
-    before = {name: value.clone() for name, value in method.net.named_buffers()}
-    torch.manual_seed(3)
-    step = method(b)
-    assert step.loss.item() == pytest.approx(expected, rel=1e-7)
-    counted = (
-        method.net.encoder.norm.num_batches_tracked - before["encoder.norm.num_batches_tracked"]
-    )
-    assert counted == 2, "the power iteration does not update batch norm"
+    assert len(turned) == 4 * (B + MUB)
+    assert step.loss.item() == pytest.approx(loss_x + 0.5 * loss_u, rel=1e-9)
+    right = sum(q.index(max(q)) == r for q, r in zip(rotations, turned, strict=True))
+    assert step.metrics["rotation_accuracy"].item() == pytest.approx(right / len(turned))
 
 
 def test_bad_settings():

@@ -112,3 +112,58 @@ def test_heads_compute_in_float32():
     net.compute_dtype = None
     exact = net(torch.randn(4, 3, 16, 16))
     assert exact.embedding.shape == (4, 8)
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("resnet18", 8), ("resnet50", 16)])
+def test_last_gammas_of_a_resnet(name, blocks):
+    """timm's start at zero; the authors' networks are torchvision's, where all are one."""
+
+    def last_gammas(zero):
+        torch.manual_seed(0)
+        encoder = build_encoder(name, 64, "standard", zero_last_gamma=zero)
+        last = "bn2" if name == "resnet18" else "bn3"
+        layers = (encoder.layer1, encoder.layer2, encoder.layer3, encoder.layer4)
+        found = [getattr(block, last).weight for layer in layers for block in layer]
+        return torch.stack([gamma.mean() for gamma in found]).tolist(), encoder
+
+    gammas, plain = last_gammas(False)
+    assert gammas == [1] * blocks
+    gammas, zeroed = last_gammas(True)
+    assert gammas == [0] * blocks
+    assert torch.equal(plain.conv1.weight, zeroed.conv1.weight)
+
+
+def test_networks_without_zero_gammas_are_built_as_they_are():
+    for name in ("wrn-10-1", "mobilenetv3_small_050"):
+        assert build_encoder(name, 32, zero_last_gamma=False).num_features
+
+
+@pytest.mark.parametrize(("activation", "slope"), [("leaky_relu", 0.1), ("relu", 0.0)])
+def test_the_activation_of_the_projection_head(activation, slope):
+    torch.manual_seed(0)
+    net = Network(build_encoder("wrn-10-1", 8), 3, 4, activation)
+    first, _, second = net.projector.layers
+    features = torch.randn(5, first.in_features)
+    hidden = features @ first.weight.T + first.bias
+    hidden = torch.where(hidden > 0, hidden, slope * hidden)
+    torch.testing.assert_close(net.projector(features), hidden @ second.weight.T + second.bias)
+
+
+def test_a_run_has_the_activation_of_its_recipe(build_run):
+    run = build_run(head_activation="relu")
+    for net in (run.method.net, run.method.ema.net):
+        assert isinstance(net.projector.layers[1], torch.nn.ReLU)
+
+
+def test_untracked_output_has_batch_statistics_and_updates_nothing():
+    torch.manual_seed(0)
+    net = Network(build_encoder("wrn-10-1", 8), 3)
+    images, before = torch.randn(6, 3, 8, 8), [b.clone() for b in net.buffers()]
+    untracked = net.untracked(images).logits
+    assert all(torch.equal(one, other) for one, other in zip(net.buffers(), before, strict=True))
+    torch.testing.assert_close(untracked, net(images).logits, rtol=0, atol=0)
+    untracked.sum().backward()
+    assert net.encoder.stem.weight.grad.abs().sum() > 0
+    net.compute_dtype = torch.bfloat16
+    assert torch.equal(net.untracked(images, precise=True).logits, untracked)
+    assert not torch.equal(net.untracked(images).logits, untracked)

@@ -230,6 +230,68 @@ def test_a_projector_is_loaded_completely_or_not_at_all():
     assert "fc (4)" in loaded.unused
 
 
+# ---------------------------------------------------------------- the authors of CoMatch
+
+
+def authors_file(classes=3, embedding_dim=16):
+    """A checkpoint in the layout of the authors' ImageNet models, with a ResNet-18."""
+    encoder = random_values(timm.create_model("resnet18", num_classes=0).state_dict())
+    heads = {
+        **{f"classifier.{k}": v for k, v in linear(512, classes).items()},
+        **{f"fc1.{k}": v for k, v in linear(512, 512).items()},
+        **{f"fc2.{k}": v for k, v in linear(512, embedding_dim).items()},
+    }
+    state = {**prefixed("encoder.", encoder), **heads}
+    teacher = {f"m_{name}": value + 1 for name, value in state.items()}
+    memory = {"queue_s": torch.rand(embedding_dim, 9), "probs_u": torch.rand(classes, 9)}
+    return {"model": prefixed("module.", {**state, **teacher, **memory}), "epoch": 399}, state
+
+
+def linear(width, rows):
+    return {"weight": torch.rand(rows, width), "bias": torch.rand(rows)}
+
+
+@pytest.mark.parametrize("classifier", [True, False])
+def test_the_authors_checkpoint_is_loaded_completely(tmp_path, classifier):
+    content, state = authors_file()
+    torch.save(content, tmp_path / "comatch.pth.tar")
+    net = network("resnet18", 96, "standard")
+    before = copied(net)
+    weights = pretrained.read_file(tmp_path / "comatch.pth.tar")
+    loaded = pretrained.fill(net, weights, "comatch.pth.tar", classifier=classifier)
+    assert loaded.taken == loaded.wanted == 100
+    assert_encoder_is(net, {name: state[f"encoder.{name}"] for name in net.encoder.state_dict()})
+    for layer, name in ((0, "fc1"), (2, "fc2")):
+        for kind in ("weight", "bias"):
+            own = getattr(net.projector.layers[layer], kind)
+            assert torch.equal(own, state[f"{name}.{kind}"])
+    if classifier:
+        assert torch.equal(net.classifier.weight, state["classifier.weight"])
+        assert loaded.heads == {"projector": "loaded", "classifier": "loaded"}
+    else:
+        assert unchanged(net, before, "classifier.")
+        assert loaded.heads["classifier"] == "new (not known to be for these classes)"
+
+
+def test_a_run_begins_with_the_authors_classifier_if_asked(tmp_path):
+    content, state = authors_file(classes=10)
+    torch.save(content, tmp_path / "comatch.pth.tar")
+    settings = {"image_size": 32, "stem": "standard", "net": "resnet18", "embedding_dim": 16}
+    asked = {**settings, "init_classifier": True}
+    dataset = sources.load("digits", tmp_path, 32)
+    for given in (settings, asked):
+        recipe = plan("digits", {**TINY, **given}, init=tmp_path / "comatch.pth.tar", labels=20)
+        run = built(recipe, dataset)
+        for net in (run.method.net, run.method.ema.net):
+            same = torch.equal(net.classifier.weight, state["classifier.weight"])
+            assert same == (given is asked)
+            assert torch.equal(net.projector.layers[2].bias, state["fc2.bias"])
+    torch.save(authors_file(classes=9)[0], tmp_path / "other.pth.tar")
+    recipe = plan("digits", {**TINY, **asked}, init=tmp_path / "other.pth.tar", labels=20)
+    with pytest.raises(UserError, match=r"has no classifier for the 10 classes.*9x512 in it"):
+        built(recipe, dataset)
+
+
 # ----------------------------------------------------------------------------------- files
 
 
@@ -435,6 +497,20 @@ def test_the_classifier_of_other_classes_is_not_loaded(tmp_path):
     assert unchanged(method.net, before, "classifier.")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("evaluate", ["raw", "ema"])
+def test_a_run_saves_the_weights_and_the_head_of_its_settings(tmp_path, evaluate):
+    settings = {**TINY, "head_activation": "relu", "evaluate": evaluate}
+    options = {"labels": 20, "steps": 2, "settings": settings, "progress": False}
+    run = comatch.train("digits", **options, out=tmp_path / "run")
+    net = comatch.load(run, "cpu").net
+    assert isinstance(net.projector.layers[1], torch.nn.ReLU)
+    method = torch.load(tmp_path / "run/last.pt", weights_only=False)["method"]
+    raw, averaged = method["net.classifier.weight"], method["ema.net.classifier.weight"]
+    assert not torch.equal(raw, averaged)
+    assert torch.equal(net.classifier.weight, raw if evaluate == "raw" else averaged)
+
+
 def test_a_run_of_another_net_is_an_error(cli, tmp_path):
     assert cli("train", "digits", *FAST, "--out", "run")[0] == 0
     result = cli("train", "digits", *FAST, "--set", "net=wrn-16-1", "--init", "run", "--out", "b")
@@ -563,3 +639,13 @@ def test_the_papers_learning_rates(name, tmp_path):
     assert plan("images", recipe=name).optim.lr == 0.1
     (tmp_path / "moco.pth.tar").touch()
     assert plan("images", recipe=name, init=tmp_path / "moco.pth.tar").optim.lr == 0.03
+
+
+@pytest.mark.parametrize(("name", "steps"), [("imagenet-1pct", 4_875), ("imagenet-10pct", 24_000)])
+def test_fine_tuning_on_imagenet_takes_the_epochs_of_simclr(name, steps, tmp_path):
+    """60 epochs of 13,000 labels and 30 of 128,000, with 160 images a step."""
+    (tmp_path / "moco.pth.tar").touch()
+    options = {"recipe": name, "init": tmp_path / "moco.pth.tar"}
+    assert plan("images", **options, method="supervised").optim.steps == steps
+    assert plan("images", **options, method="supervised", steps=7).optim.steps == 7
+    assert plan("images", **options).optim.steps == plan("images", recipe=name).optim.steps

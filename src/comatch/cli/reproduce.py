@@ -1,4 +1,4 @@
-"""`comatch reproduce table1 | table2 | ablations | curves`: the paper's tables and figures."""
+"""`comatch reproduce table1 | table2 | ablations | curves | checkpoint`: the paper's results."""
 
 import functools
 import inspect
@@ -16,6 +16,7 @@ from comatch.cli.options import (
     RecipeOption,
     SetOption,
     StepsOption,
+    known_recipe,
     numbers,
     words,
 )
@@ -144,31 +145,38 @@ def table2(
     ] = "1,10",
     methods: MethodsOption = "fixmatch_da,comatch_momentum",
     init: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Weights of MoCo v2: also train from these."),
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Also train from these weights, whose pre-training is NAME; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Table 2: ImageNet with 1 % and 10 % of the labels, the paper's figures beside ours.
 
     [bold]comatch reproduce table2 IMAGENET --no-train[/]                what exists so far
     [bold]comatch reproduce table2 IMAGENET --shares 1 --steps 20000[/]  one column, shortened
+    [bold]comatch reproduce table2 IMAGENET --init "MoCo v2=moco_v2_800ep.pth.tar"[/]
 
     Finished runs are counted, unfinished ones resumed, missing ones trained
     (default: seed 0). With the paper's schedule a run takes days on one GPU;
-    --steps shortens it for all methods.
+    --steps shortens it for all methods. Each method has its own epochs,
+    learning rate and settings: see `comatch recipes imagenet-10pct --method NAME`.
+    supervised from --init is the paper's fine-tuning.
 
     The folder (default: runs/table2) gets table2.md and table2.csv, which are
-    updated after every run, and a folder for each share (1pct, 1pct-pretrained,
+    updated after every run, and a folder for each share (1pct, 1pct-moco-v2,
     ...), as `comatch compare` makes them.
     """
-    from comatch.commands.reproduce.table2 import table2
+    from comatch.commands.reproduce.table2 import parse_inits, table2
     from comatch.commands.reproduce.tables import beside_paper
 
     with resumable():
         table = table2(
-            experiment.with_request(data=data, init=init),
+            experiment.with_request(data=data),
             shares=numbers(shares, "--shares"),
             methods=words(methods),
+            inits=parse_inits(init or []),
         )
     out.print(beside_paper(table.titles(), table.rows()))
     show_files(table)
@@ -182,8 +190,19 @@ def ablations(
         typer.Argument(metavar="DATA", help="cifar10 (default), digits, stl10, or a folder."),
     ] = None,
     parameters: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Some of T, lambda_ctr, alpha and K.")
-    ] = "T,lambda_ctr,alpha,K",
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Some of T, lambda_ctr, alpha and K (default: those of --values, else all).",
+        ),
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=X,Y,...",
+            help="Try these values of a parameter, as in K=2560,10000; may be repeated.",
+        ),
+    ] = None,
     labels: LabelsOption = None,
     recipe: RecipeOption = None,
 ) -> None:
@@ -191,30 +210,82 @@ def ablations(
 
     [bold]comatch reproduce ablations --steps 20000[/]
     [bold]comatch reproduce ablations digits --parameters alpha,T --seeds 0[/]
+    [bold]comatch reproduce ablations --values K=2560,10000 --values alpha=0.5[/]
     [bold]comatch reproduce ablations --no-train[/]     what exists so far
 
     T is the threshold of the pseudo-label graph, lambda_ctr the weight of the
     contrastive loss, alpha the weight of the model's own prediction, K the size
     of the memory bank. T and alpha are tried at values near the paper's,
-    lambda_ctr and K at multiples of the recipe's value. The recipe's own values
-    are trained once a seed (default: 0 to 2) and shown in every panel.
+    lambda_ctr and K at multiples of the recipe's value, or each at those of
+    --values. The recipe's own values are trained once a seed (default: 0 to 2)
+    and shown in every panel.
 
     The folder (default: runs/ablations) gets ablations.md and ablations.csv,
     which are updated after every run, the figure as ablations.png and .svg, and
     a folder for each setting. You can stop with Ctrl-C: the same command
     continues.
     """
-    from comatch.commands.reproduce.ablations import COLUMNS, ablations
+    from comatch.commands.reproduce.ablations import COLUMNS, ablations, parse_values
     from comatch.commands.reproduce.tables import sections
 
     with resumable():
         table = ablations(
             experiment.with_request(data=data, labels=labels, recipe=recipe),
-            parameters=words(parameters),
+            parameters=None if parameters is None else words(parameters),
+            values=parse_values(values or []),
         )
     out.print(sections(COLUMNS, table.rows()))
     drawn = ", .png, .svg" if table.drawable else "; no run to draw yet"
     show_files(table, f".md, .csv{drawn}")
+
+
+@app.command()
+def checkpoint(
+    data: Annotated[
+        str, typer.Argument(metavar="IMAGENET", help="Folder of ImageNet, with train and val.")
+    ],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Weights of encoder and classifier.")
+    ],
+    recipe: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            parser=known_recipe,
+            help="Use the network and the images' size of this recipe.",
+        ),
+    ] = "imagenet-1pct",
+    data_dir: DataDirOption = None,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+) -> None:
+    """Evaluate a published checkpoint without training, the paper's accuracy beside it.
+
+    [bold]comatch reproduce checkpoint IMAGENET comatch_1pct.pth.tar[/]
+    [bold]comatch reproduce checkpoint IMAGENET comatch_10pct.pth.tar --recipe imagenet-10pct[/]
+
+    FILE is a file of the authors, or any file with the tensors of a ResNet-50 and
+    of its classifier. Classes are in the order of their folders' names. To train
+    from it, use `comatch train IMAGENET --init FILE`.
+    """
+    with loading_torch():
+        from comatch.commands.reproduce.checkpoint import evaluate_checkpoint
+        from comatch.commands.reproduce.tables import beside_paper
+        from comatch.planning import Request
+    from comatch.tables import in_per_cent
+
+    request = Request(
+        data, recipe=recipe, data_dir=data_dir, device=device, settings=settings or []
+    )
+    found = evaluate_checkpoint(str(file), request)
+    published = found.published
+    theirs = [f"{figure:.1f}" for figure in published or () if figure is not None]
+    top5 = found.scores.top5
+    ours = [in_per_cent([found.scores.top1]), "" if top5 is None else in_per_cent([top5])]
+    out.print(beside_paper(["top-1", "top-5"], [(found.recipe.name, theirs, ours)]))
+    for line in found.loaded.lines():
+        say(line)
+    say(f"evaluated on {found.scores.images:,} images")
 
 
 @app.command()

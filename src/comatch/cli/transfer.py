@@ -40,6 +40,13 @@ def linear(
         str, typer.Option(metavar="N,N,...", help="Training images a class; all: every image.")
     ] = "4,8,16,64,all",
     repeats: Annotated[int, typer.Option(help="Draws of the training images.")] = 5,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of voc2007: strict, or pcl, to which the paper refers.",
+        ),
+    ] = "strict",
     data_dir: DataDirOption = None,
     folder: Annotated[
         Path | None,
@@ -64,6 +71,7 @@ def linear(
         [name.rstrip("/") for name in encoders],
         shots=read_shots(shots),
         repeats=repeats,
+        protocol=protocol,
         data_dir=data_dir or "data",
         out=folder,
         device=device,

@@ -20,7 +20,6 @@ from comatch import distributed, losses
 from comatch.config import MethodConfig, setting
 from comatch.memory import RingBuffer, Window
 from comatch.methods.method import Method, Remembered, Step
-from comatch.nets.network import Network
 from comatch.types import UNLABELLED, Batch, Task
 
 
@@ -28,12 +27,16 @@ class CoMatchMomentum(Method):
     """CoMatch with an EMA teacher and a momentum queue, for many classes."""
 
     views = ("weak", "contrast", "contrast")
-    evaluated_weights = "the network's own weights"
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "comatch_momentum"
         ema_decay: float = setting(0.996, "m: decay of the EMA model", least=0, most=1)
+        evaluate: str = setting(
+            "raw",
+            "weights that are evaluated and saved: ema (averaged) or raw (the network's own)",
+            choices=("ema", "raw"),
+        )
         first_decay: float = setting(
             0.99, "decay of the EMA model in the first epoch", least=0, most=1
         )
@@ -71,11 +74,6 @@ class CoMatchMomentum(Method):
         self.queue_q = RingBuffer(config.bank_size, task.classes)
         self.queue_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = Window(config.alignment_window, task.classes)
-
-    @property
-    def evaluated(self) -> Network:
-        """The network itself, as in the paper, not the EMA model."""
-        return self.net
 
     def forward(self, batch: Batch) -> Step:
         c = self.config

@@ -39,7 +39,8 @@ class Method(nn.Module):
 
     views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled image, in order
     rotates_images: ClassVar[bool] = False  # in forward, so cached features cannot replace images
-    evaluated_weights: ClassVar[str] = "averaged weights"  # of `evaluated`, for the summary
+    labelled_too: ClassVar[bool] = False  # labelled images are among the unlabelled ones too
+    exact_float32: ClassVar[bool] = False  # float32 is never rounded to TF32 on a GPU
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     step: Tensor  # [] optimiser steps taken
     config: Any  # an instance of Config
@@ -67,8 +68,14 @@ class Method(nn.Module):
 
     @property
     def evaluated(self) -> Network:
-        """The network that is evaluated and saved: the EMA model."""
-        return self.ema.net  # type: ignore[return-value]
+        """The network that is evaluated and saved: the EMA model, or the network itself."""
+        return self.net if self.config.evaluate == "raw" else self.ema.net  # type: ignore[return-value]
+
+    @property
+    def evaluated_weights(self) -> str:
+        """The weights of `evaluated`, in words for the summary."""
+        raw = self.config.evaluate == "raw"
+        return "the network's own weights" if raw else "averaged weights"
 
     def logits(self, *views: Tensor) -> tuple[Tensor, ...]:
         """The logits of each view. One forward over all, because batch norm needs them together."""

@@ -56,6 +56,9 @@ class MixMatch(Method):
         return Step(loss_x + weight * loss_u, metrics, {}, q.argmax(1))
 
     def pseudo_labels(self, one: Tensor, other: Tensor) -> Tensor:
-        """The sharpened mean prediction on both views [muB, C]."""
-        p = F.softmax(self.net(torch.cat([one, other])).logits, dim=1)
+        """The sharpened mean prediction on both views [muB, C].
+
+        The network learns from mixed images only, so these do not update batch norm's averages.
+        """
+        p = F.softmax(self.net.untracked(torch.cat([one, other])).logits, dim=1)
         return losses.sharpen(p.view(2, len(one), -1).mean(0), self.config.temperature)

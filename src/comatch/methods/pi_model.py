@@ -2,8 +2,12 @@
 
     L = L_x + w(t) 1/muB sum_b 1/C || p(y | view of u_b) - p(y | another view of u_b) ||^2
 
-w(t) = lambda_u exp(-5 (1 - t / ramp)^2) rises from almost zero over the first part of the run. This
-is the paper's equation 1, the simplest form of consistency regularisation.
+w(t) = lambda_u exp(-5 (1 - t / ramp)^2) rises from almost zero over the first part of the run. The
+u_b are drawn from all images, labelled or not, as in its paper. This is the CoMatch paper's
+equation 1, the simplest form of consistency regularisation.
+
+Its paper divides both terms by the size of the whole batch, and w(t) rises to 100 M / N with M of N
+images labelled. Divided by M / N that is a mean over the labelled images, and lambda_u = 100.
 """
 
 from dataclasses import dataclass
@@ -20,13 +24,12 @@ class PiModel(Method):
     """Consistent predictions on two weak views."""
 
     views = ("weak", "weak")
+    labelled_too = True
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "pi_model"
-        lambda_u: float = setting(
-            8.0, "final weight of the consistency loss: 100 M / N for 4,000 labels", least=0
-        )
+        lambda_u: float = setting(100.0, "final weight of the consistency loss", least=0)
         ramp: float = setting(0.27, "share of the run over which that weight rises", above=0)
 
     def forward(self, batch: Batch) -> Step:

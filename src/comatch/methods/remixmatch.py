@@ -80,7 +80,8 @@ class ReMixMatch(Method):
             x, first, second = strong.split([len(batch.x), *map(len, others)])
 
             probes = normalise(probes, self.mean, self.std)
-            logits_anchor, logits_probes = self.logits(anchor, probes)
+            logits = self.net.untracked(torch.cat([anchor, probes])).logits
+            logits_anchor, logits_probes = logits.split([len(anchor), len(probes)])
             y = F.one_hot(batch.y, self.classes).to(logits_anchor.dtype)
             match = 1 - (F.softmax(logits_probes, dim=1) - y).abs().sum(1) / 2  # [B]
             p = F.softmax(logits_anchor, dim=1)  # [muB, C]

@@ -1,8 +1,11 @@
 """S4L: an additional loss, the prediction of rotations of every image (Zhai et al., 2019).
 
-    L = L_x + lambda_u 1/(4 muB) sum_b sum_r H(r, p_rot(rotation | u_b rotated by r quarter turns))
+    L = 1/(4 B) sum_b sum_r H(y_b, p(y | x_b rotated by r quarter turns))
+        + lambda_u 1/(4 (B + muB)) sum_b sum_r H(r, p_rot(rotation | image_b rotated by r))
 
-Rotation prediction needs no labels and no pseudo-labels.
+Rotation prediction needs no labels and no pseudo-labels. Its loss is the mean over all images of
+the batch, labelled or not, each in all four rotations. The labelled images are classified in all
+four too, which regularises the classifier.
 """
 
 from dataclasses import dataclass
@@ -34,13 +37,14 @@ class S4LRotation(Method):
         self.rotation = nn.Linear(self.net.classifier.in_features, QUARTERS)
 
     def forward(self, batch: Batch) -> Step:
-        (weak,) = batch.u
-        rotated = [weak.rot90(r, (2, 3)) for r in range(QUARTERS)]
-        out = self.net(torch.cat([batch.x, *rotated]))
-        which = torch.arange(QUARTERS, device=weak.device).repeat_interleave(len(weak))  # [4 muB]
-        rotations = self.rotation(out.features[len(batch.x) :])
+        images = torch.cat([batch.x, *batch.u])  # [B + muB, 3, H, W]
+        rotated = torch.cat([images.rot90(r, (2, 3)) for r in range(QUARTERS)])
+        which = torch.arange(QUARTERS, device=images.device).repeat_interleave(len(images))
+        out = self.net(rotated)
+        labelled = out.logits.unflatten(0, (QUARTERS, -1))[:, : len(batch.x)].flatten(0, 1)
+        rotations = self.rotation(out.features)  # [4 (B + muB), 4]
 
-        loss_x = F.cross_entropy(out.logits[: len(batch.x)], batch.y)
+        loss_x = F.cross_entropy(labelled, batch.y.repeat(QUARTERS))
         loss_u = F.cross_entropy(rotations, which)
         right = (rotations.detach().argmax(1) == which).to(loss_u.dtype).mean()
         metrics = {"loss_x": loss_x.detach(), "loss_u": loss_u.detach(), "rotation_accuracy": right}

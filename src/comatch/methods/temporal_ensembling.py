@@ -5,7 +5,8 @@
 
 n_b is the number of earlier steps with u_b. One forward is enough instead of the Pi-model's two,
 and the target has less noise, because it is an average over earlier weights and views. An image has
-no target and no loss the first time. w(t) rises as in the Pi-model.
+no target and no loss the first time. The u_b are drawn from all images, labelled or not. w(t) rises
+as in the Pi-model, in its paper to 30 M / N: here lambda_u = 30, as explained there.
 
 In a run, each of the U unlabelled images is in steps muB / U batches. In a short run these are few,
 so many targets are averages of one or two predictions of a network that was trained much less.
@@ -27,14 +28,13 @@ class TemporalEnsembling(Method):
     """Consistency with the average of all earlier predictions of the same image."""
 
     views = ("weak",)
+    labelled_too = True
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "temporal_ensembling"
         alpha: float = setting(0.6, "decay of an image's average prediction", least=0, below=1)
-        lambda_u: float = setting(
-            2.4, "final weight of the consistency loss: 30 M / N for 4,000 labels", least=0
-        )
+        lambda_u: float = setting(30.0, "final weight of the consistency loss", least=0)
         ramp: float = setting(0.27, "share of the run over which that weight rises", above=0)
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:

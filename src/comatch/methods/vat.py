@@ -1,10 +1,19 @@
 """VAT: predictions that are robust to adversarial perturbations (Miyato et al., 2018).
 
-    r_b = eps d / |d|,   d = the gradient of KL(p(y | u_b) || p(y | u_b + xi r)) at a random small r
-    L   = L_x + lambda_u KL(p(y | u_b) || p(y | u_b + r_b)) + lambda_entropy H(p(y | u_b))
+    D(r) = 1/muB sum_b KL(p(y | u_b) || p(y | u_b + r_b)),      p(y | u_b) without gradient
+    d    = a random direction; then, K times, d <- the gradient of D at xi d, scaled to length one
+    L    = L_x + lambda_u D(epsilon d) + lambda_entropy H(p(y | u_b))
 
-The perturbation r_b is the one that changes the prediction most, found by one power iteration. It
-takes the place of augmentation. Entropy minimisation makes the predictions confident.
+The perturbation r = epsilon d is the one that changes the prediction most, and takes the place of
+augmentation. D has its minimum, zero, at r = 0, so its gradient at a small r is the Hessian times
+r, and the loop is the power iteration for the Hessian's dominant eigenvector. Entropy minimisation
+makes the predictions confident.
+
+D(0) is zero only if both predictions use the same batch norm statistics. So all predictions in D
+are of the unlabelled images alone and use the statistics of this batch, clean or perturbed, and
+none of them updates the running averages. They are computed in float32, also in a bf16 run, because
+the rounding of bf16 and TF32 is larger than the change of a prediction at xi d. The u_b are drawn
+from all images, labelled or not, as in its paper.
 """
 
 from dataclasses import dataclass
@@ -22,12 +31,15 @@ class Vat(Method):
     """Virtual adversarial training with entropy minimisation."""
 
     views = ("weak",)
+    labelled_too = True
+    exact_float32 = True
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
         method = "vat"
         epsilon: float = setting(6.0, "norm of the perturbation of a normalised image", above=0)
-        xi: float = setting(1e-2, "norm of the step of the power iteration", above=0)
+        xi: float = setting(1e-2, "norm of the perturbation in the power iteration", above=0)
+        iterations: int = setting(1, "K: rounds of the power iteration", least=1)
         lambda_u: float = setting(0.3, "weight of the adversarial loss", least=0)
         lambda_entropy: float = setting(0.06, "weight of the entropy loss", least=0)
 
@@ -35,11 +47,12 @@ class Vat(Method):
         c = self.config
         (weak,) = batch.u
         logits_x, logits_u = self.logits(batch.x, weak)
-        target = F.softmax(logits_u.detach(), dim=1)
-        perturbed = weak + c.epsilon * self.direction(weak, target)
+        with torch.no_grad():
+            target = self.log_probabilities(weak)
+            perturbed = weak + c.epsilon * self.direction(weak, target)
 
         loss_x = F.cross_entropy(logits_x, batch.y)
-        loss_u = divergence(target, self.net(perturbed).logits)
+        loss_u = divergence(target, self.log_probabilities(perturbed))
         entropy = -(F.softmax(logits_u, dim=1) * F.log_softmax(logits_u, dim=1)).sum(1).mean()
         metrics = {"loss_x": loss_x, "loss_u": loss_u, "entropy": entropy}
         return Step(
@@ -48,24 +61,26 @@ class Vat(Method):
             {},
         )
 
+    def log_probabilities(self, images: Tensor) -> Tensor:  # [muB, C]
+        return F.log_softmax(self.net.untracked(images, precise=True).logits, dim=1)
+
     def direction(self, images: Tensor, target: Tensor) -> Tensor:
-        """The direction, of norm one, in which the prediction of each image changes fastest."""
-        weights = {name: value.detach() for name, value in self.net.named_parameters()}
-        # Batch norm writes to the buffers, so they are an argument, and the copy is dropped.
-        buffers = {name: value.clone() for name, value in self.net.named_buffers()}
+        """The direction, of length one, in which the prediction of each image changes fastest."""
 
-        def change_of(perturbation: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-            out = torch.func.functional_call(self.net, weights | buffers, (images + perturbation,))
-            return divergence(target, out.logits)
+        def change(perturbation: Tensor) -> Tensor:
+            return divergence(target, self.log_probabilities(images + perturbation))
 
-        start = self.config.xi * unit(torch.randn_like(images))
-        return unit(torch.func.grad(change_of)(start, buffers)).detach()
+        d = unit(torch.randn_like(images))
+        for _ in range(self.config.iterations):
+            d = unit(torch.func.grad(change)(self.config.xi * d))
+        return d
 
 
-def divergence(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(target || softmax(logits)), the mean over images."""
-    return F.kl_div(F.log_softmax(logits, dim=1), target, reduction="batchmean")
+def divergence(target: Tensor, other: Tensor) -> Tensor:
+    """KL(target || other) of log-probabilities, the mean over images; zero if they are equal."""
+    return F.kl_div(other, target, reduction="batchmean", log_target=True)
 
 
 def unit(vectors: Tensor) -> Tensor:
-    return F.normalize(vectors.flatten(1), dim=1).view_as(vectors)
+    """Scaled to length one for each image; the gradient of a confident prediction is tiny."""
+    return F.normalize(vectors.flatten(1), dim=1, eps=1e-30).view_as(vectors)

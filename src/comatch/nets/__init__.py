@@ -1,6 +1,7 @@
 """Encoders by name: `wrn-28-2` is written here, everything else comes from timm."""
 
 import re
+from typing import Any
 
 from torch import nn
 
@@ -13,17 +14,21 @@ SMALL_IMAGE = 64  # pixels up to which a stem that quarters the image would leav
 
 
 def build_encoder(
-    name: str, image_size: int, stem: str = "auto", norm_momentum: float | None = None
+    name: str,
+    image_size: int,
+    stem: str = "auto",
+    norm_momentum: float | None = None,
+    zero_last_gamma: bool = True,
 ) -> nn.Module:
     """A network from images to features, with the width of those in `num_features`."""
-    encoder = choose_encoder(name, image_size, stem)
+    encoder = choose_encoder(name, image_size, stem, zero_last_gamma)
     for module in encoder.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and norm_momentum is not None:
             module.momentum = norm_momentum
     return encoder
 
 
-def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
+def choose_encoder(name: str, image_size: int, stem: str, zero_last_gamma: bool) -> nn.Module:
     wide = is_wide(name)
     if wide:
         try:
@@ -33,7 +38,9 @@ def choose_encoder(name: str, image_size: int, stem: str) -> nn.Module:
     import timm  # takes seconds, which a wide ResNet does without
 
     check_name(name, timm.list_models(), "net")
-    encoder = create(name, image_size)
+    resnet = timm.models.is_model_in_modules(name, ["resnet"])
+    options = {} if zero_last_gamma or not resnet else {"zero_init_last": False}
+    encoder = create(name, image_size, **options)
     small = stem in ("small", "half")
     if small or (stem == "auto" and image_size <= SMALL_IMAGE):
         shrunk = shrink_stem(encoder, stride=2 if stem == "half" else 1)
@@ -47,14 +54,14 @@ def is_wide(name: str) -> re.Match[str] | None:
     return re.fullmatch(r"wrn-(\d+)-(\d+)", name)
 
 
-def create(name: str, image_size: int, pretrained: bool = False) -> nn.Module:
+def create(name: str, image_size: int, pretrained: bool = False, **options: Any) -> nn.Module:
     """A timm model without its classifier; transformers must be told the image's size."""
     import timm
 
     try:
-        return timm.create_model(name, pretrained, num_classes=0, img_size=image_size)
+        return timm.create_model(name, pretrained, num_classes=0, img_size=image_size, **options)
     except TypeError:
-        return timm.create_model(name, pretrained, num_classes=0)
+        return timm.create_model(name, pretrained, num_classes=0, **options)
 
 
 def shrink_stem(encoder: nn.Module, stride: int = 1) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from comatch.config import Config, setting
+from comatch.nets.heads import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,19 @@ class ModelConfig(Config):
         "network's own), auto: by image size",
         choices=("auto", "small", "half", "standard"),
     )
+    zero_last_gamma: bool = setting(
+        True, "random weights of timm's ResNets: each residual block starts as the identity"
+    )
+    head_activation: str = setting(
+        "leaky_relu",
+        "activation between the layers of the projection head: leaky_relu (slope 0.1) or relu",
+        choices=tuple(ACTIVATIONS),
+    )
     init: str | None = setting(
         None, "initial weights: a run folder, a file, timm or timm:NAME.TAG; default: random"
+    )
+    init_classifier: bool = setting(
+        False, "with init: load a file's classifier too, made for the same classes in this order"
     )
     frozen: bool = setting(False, "with init: keep the encoder's weights, train only the heads")
     kept_views: int = setting(

@@ -1,19 +1,29 @@
 """Small heads on top of an encoder."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "leaky_relu": lambda: nn.LeakyReLU(0.1),
+    "relu": nn.ReLU,
+}
 
 
 class ProjectionHead(nn.Module):
     """g: a two-layer perceptron from features to an embedding (paper, section 4.1)."""
 
-    def __init__(self, width: int, embedding_dim: int) -> None:
+    def __init__(self, width: int, embedding_dim: int, activation: str = "leaky_relu") -> None:
         super().__init__()
         self.width = embedding_dim
         self.layers = nn.Sequential(
-            nn.Linear(width, width), nn.LeakyReLU(0.1), nn.Linear(width, embedding_dim)
+            nn.Linear(width, width), ACTIVATIONS[activation](), nn.Linear(width, embedding_dim)
         )
+
+    def set_activation(self, name: str) -> None:
+        self.layers[1] = ACTIVATIONS[name]()
 
     def forward(self, features: Tensor) -> Tensor:
         return self.layers(features)

@@ -24,13 +24,21 @@ class Network(nn.Module):
     parameters. So a method does not deal with precision.
     """
 
-    def __init__(self, encoder: nn.Module, classes: int, embedding_dim: int = 0) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        classes: int,
+        embedding_dim: int = 0,
+        head_activation: str = "leaky_relu",
+    ) -> None:
         super().__init__()
         # Some timm models widen their features once more before the classifier.
         width: int = getattr(encoder, "head_hidden_size", None) or encoder.num_features  # type: ignore
         self.encoder = encoder
         self.classifier = nn.Linear(width, classes)
-        self.projector = ProjectionHead(width, embedding_dim) if embedding_dim else None
+        self.projector = (
+            ProjectionHead(width, embedding_dim, head_activation) if embedding_dim else None
+        )
         self.compute_dtype: torch.dtype | None = None
         nn.init.xavier_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
@@ -47,8 +55,15 @@ class Network(nn.Module):
             self.train(was_training)
             self.compute_dtype = dtype
 
-    def forward(self, images: Tensor) -> Output:
-        kind, low = images.device.type, self.compute_dtype
+    def untracked(self, images: Tensor, precise: bool = False) -> Output:
+        """The output with the batch norm statistics of these images, which update no average."""
+        copies = {name: value.clone() for name, value in self.named_buffers()}
+        output: Output = torch.func.functional_call(self, copies, images, {"precise": precise})
+        return output
+
+    def forward(self, images: Tensor, precise: bool = False) -> Output:
+        """With `precise`, the encoder computes in the precision of its parameters."""
+        kind, low = images.device.type, None if precise else self.compute_dtype
         with torch.autocast(kind, dtype=low or torch.bfloat16, enabled=low is not None):
             features = self.encoder(images)
         features = features.to(self.classifier.weight.dtype)

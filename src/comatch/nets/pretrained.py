@@ -8,7 +8,8 @@ The names in a file and in a network often differ. The rules for each name in th
     3. A tensor of another shape is left out, and the network keeps its own.
 
 The encoder loads each tensor that fits, including batch-norm statistics. A head is loaded
-completely or not at all. MoCo v2 calls the two layers of its projection head fc.0 and fc.2.
+completely or not at all. `ALIASES` has the names of heads in published files: of MoCo v2, of the
+authors of CoMatch, and of torchvision's classifiers.
 """
 
 import logging
@@ -34,6 +35,11 @@ WRAPPERS = ("module", "_orig_mod", "model", "net", "network", "backbone", "encod
 INSIDE = ("state_dict", "model", "model_state_dict")  # keys of the weights in a checkpoint
 IGNORED = "num_batches_tracked"  # has no effect, and older files do not have it
 TIMM = "timm"
+ALIASES = {
+    "projector.layers.0.": ("fc.0.", "fc1."),  # MoCo v2, CoMatch
+    "projector.layers.2.": ("fc.2.", "fc2."),
+    "classifier.": ("fc.",),
+}
 
 
 # ------------------------------------------------------------------------ into a network
@@ -79,7 +85,7 @@ def fill(
 
     The classifier is loaded only with `classifier`, if it is known to be for the same classes.
     """
-    match = Match(net, weights)
+    match = Match(net, weights, classifier)
     missing = [name for name in match.encoder if not match.fits(name)]
     if len(missing) == len(match.encoder):
         raise UserError(f"nothing of {source} fits the encoder: {match.example()}")
@@ -100,16 +106,18 @@ def fill(
 class Match:
     """Which tensor of the source belongs to which tensor of the network, and whether it fits."""
 
-    def __init__(self, net: Network, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, net: Network, weights: Mapping[str, Tensor], classifier: bool) -> None:
         self.own: dict[str, Tensor] = net.state_dict()
         self.weights = weights
         self.encoder = [
             name for name in self.own if name.startswith("encoder.") and not name.endswith(IGNORED)
         ]
         known = {name.removeprefix("encoder."): name for name in self.own}
-        for name in self.own:
-            if name.startswith("projector.layers."):
-                known.setdefault(name.replace("projector.layers.", "fc."), name)  # MoCo v2
+        for ours, others in ALIASES.items():
+            for name in self.own:
+                if name.startswith(ours) and (classifier or ours != "classifier."):
+                    for other in others:
+                        known.setdefault(name.replace(ours, other, 1), name)
         self.found: dict[str, str] = {}  # the network's name -> the source's
         for name in sorted(weights, key=len):
             rest = name

@@ -23,6 +23,7 @@ def stl10(method: str) -> Recipe:
         net="resnet18",
         stem="standard",  # 0.34 GFLOPs an image, as the paper's footnote says
         norm_momentum=None,
+        zero_last_gamma=False,
         weak_crop="resized",
     )
     if method == "comatch":

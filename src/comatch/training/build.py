@@ -75,20 +75,36 @@ def build_method(
 ) -> Method:
     """The method with its network. Settings that do not fit method or data are an error."""
     model, optim = recipe.model, recipe.optim
-    encoder = build_encoder(model.net, recipe.dataset.image_size, model.stem, model.norm_momentum)
+    encoder = build_encoder(
+        model.net,
+        recipe.dataset.image_size,
+        model.stem,
+        model.norm_momentum,
+        model.zero_last_gamma,
+    )
     if isinstance(encoder, WideResNet):
         encoder.fused = model.fused
+    unlabelled = len(unlabelled_rows(recipe, split))
     task = Task(
         classes=len(dataset.classes),
         steps=optim.steps,
-        epoch=max(1, len(split.unlabelled) // (optim.batch * optim.mu)),
-        unlabelled=len(split.unlabelled),
+        epoch=max(1, unlabelled // (optim.batch * optim.mu)),
+        unlabelled=unlabelled,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
     )
     method = methods.build(recipe.method, encoder, task)
+    for net in (method.net, method.ema.net):
+        if net.projector:
+            net.projector.set_activation(model.head_activation)  # type: ignore[union-attr, operator]
     check(recipe, method, dataset.train, len(split.unlabelled))
     return method
+
+
+def unlabelled_rows(recipe: Recipe, split: Split) -> Tensor:
+    """The images that a step uses without labels; of some methods, labelled ones are among them."""
+    too = methods.find(recipe.method.method).labelled_too
+    return torch.cat([split.unlabelled, split.labelled]) if too else split.unlabelled
 
 
 def build_feed(
@@ -102,10 +118,11 @@ def build_feed(
 ) -> Feed:
     """The feed for these images: read from disk, in device memory, or as cached features."""
     train, optim, device = dataset.train, recipe.optim, augment.mean.device
+    unlabelled, mu = unlabelled_rows(recipe, split), optim.mu
     if isinstance(train, Files):
         return Streaming(
             train.subset(split.labelled),
-            train.subset(split.unlabelled if method.views else split.unlabelled[:0]),
+            train.subset(unlabelled if method.views else unlabelled[:0]),
             optim.batch,
             optim.mu if method.views else 0,
             augment,
@@ -115,7 +132,6 @@ def build_feed(
             workers=recipe.streaming.workers,
             ahead=recipe.streaming.ahead,
         )
-    unlabelled, mu = split.unlabelled, optim.mu
     if not method.views:  # the method uses no unlabelled image, and the feed cannot be empty
         unlabelled, mu = split.labelled[:1], 1
     parts = train.subset(split.labelled), train.subset(unlabelled), optim.batch, mu
@@ -175,6 +191,7 @@ def description(run: Built) -> dict[str, Any]:
         "image_size": size,
         "resize": side_for(size) if isinstance(run.feed, Streaming) else size,
         "embedding_dim": projector.width if projector else 0,
+        "head_activation": model.head_activation,
         "frozen": model.frozen,
         "classes": run.classes,
         "mean": run.mean.tolist(),

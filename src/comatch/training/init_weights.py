@@ -26,8 +26,14 @@ def load_initial(
     if model.init is None:
         return None
     weights = read_weights(model.init, model.net, image_size)
-    same = weights.classes == classes
+    asked = model.init_classifier
+    same = weights.classes == classes or (asked and weights.classes is None)
     loaded = pretrained.fill(method.net, weights.tensors, weights.source, classifier=same)
+    if asked and loaded.heads["classifier"] != "loaded":
+        raise UserError(
+            f"init_classifier=yes: {weights.source} has no classifier for the {len(classes)} "
+            f"classes of these data: classifier {loaded.heads['classifier']}"
+        )
     method.ema.net.load_state_dict(method.net.state_dict())
     return loaded
 

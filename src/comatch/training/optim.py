@@ -26,6 +26,9 @@ class OptimConfig(Config):
     init_lr: float | None = setting(
         None, "initial learning rate of a run with --init; default: same as lr", above=0
     )
+    init_steps: int | None = setting(
+        None, "optimiser steps of a run with --init; default: same as steps", least=1
+    )
     schedule: str = setting(
         "cosine-7/16",
         "learning rate over the run: cosine-7/16 (ends at a fifth) or cosine (ends at zero)",

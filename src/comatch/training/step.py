@@ -5,7 +5,8 @@ for the device between two log points, and the whole step can be replayed as one
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,17 @@ from comatch.training.meter import Meter, score
 from comatch.training.optim import gradient_norm
 from comatch.training.recipe import Recipe
 from comatch.training.schedules import SCHEDULES
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Convolutions of float32 are computed in float32: cuDNN would round their inputs to TF32."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 class TrainStep:
@@ -49,7 +61,8 @@ class TrainStep:
         self.feed.before_step(step)
         if self.method.needs_all_images():
             self.method.before_step(step, self.feed.everything())
-        self.run()
+        with without_tf32() if self.method.exact_float32 else nullcontext():
+            self.run()
 
     def load_optimizer(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state)

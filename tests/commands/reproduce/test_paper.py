@@ -47,6 +47,11 @@ TABLE2 = {  # top-1 of 1 and 10 per cent, then top-5 of both; 0 for a dash
     ("", "fixmatch"): "0 71.5  0 89.1",
     ("", "fixmatch_da"): "53.4 70.8  74.4 89.0",
     ("", "comatch_momentum"): "66.0 73.6  86.4 91.6",
+    ("PIRL", "supervised"): "30.7 60.4  57.2 83.8",
+    ("PCL", "supervised"): "0 0  75.3 85.6",
+    ("SimCLR", "supervised"): "48.3 65.6  75.5 87.8",
+    ("BYOL", "supervised"): "53.2 68.8  78.4 89.0",
+    ("SwAV", "supervised"): "53.9 70.2  78.5 89.9",
     ("MoCo v2", "supervised"): "49.8 66.1  77.2 87.9",
     ("MoCo v2", "fixmatch_da"): "59.9 72.2  79.8 89.5",
     ("MoCo v2", "comatch_momentum"): "67.1 73.7  87.1 91.4",
@@ -62,6 +67,34 @@ def test_table_2():
             map(float, figures.split())
         )
     assert set(paper.TABLE2[1]) | set(paper.TABLE2[10]) == set(TABLE2)
+
+
+# Epochs, 0 for a dash; millions of parameters in training and at test.
+TABLE2_SIZES = {
+    ("", "supervised"): "20 25.6 25.6",
+    ("", "pseudo_label"): "100 25.6 25.6",
+    ("", "vat"): "0 25.6 25.6",
+    ("", "s4l_rotation"): "200 25.6 25.6",
+    ("", "uda"): "0 25.6 25.6",
+    ("", "fixmatch"): "300 25.6 25.6",
+    ("", "fixmatch_da"): "400 25.6 25.6",
+    ("", "comatch_momentum"): "400 30.0 25.6",
+    ("PIRL", "supervised"): "800 26.1 25.6",
+    ("PCL", "supervised"): "200 25.8 25.6",
+    ("SimCLR", "supervised"): "1000 30.0 25.6",
+    ("BYOL", "supervised"): "1000 37.1 25.6",
+    ("SwAV", "supervised"): "800 30.4 25.6",
+    ("MoCo v2", "supervised"): "800 30.0 25.6",
+    ("MoCo v2", "fixmatch_da"): "1200 30.0 25.6",
+    ("MoCo v2", "comatch_momentum"): "1200 30.0 25.6",
+}
+
+
+def test_epochs_and_parameters_of_table_2():
+    assert set(TABLE2_SIZES) == set(TABLE2) == set(paper.TABLE2_EPOCHS)
+    for row, figures in TABLE2_SIZES.items():
+        ours = paper.TABLE2_EPOCHS[row] or 0, *paper.TABLE2_PARAMETERS[row]
+        assert list(ours) == list(map(float, figures.split()))
 
 
 def test_transfer():

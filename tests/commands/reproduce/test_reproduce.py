@@ -14,7 +14,7 @@ from comatch.commands import compare as comparison
 from comatch.commands import reproduce as reproduction
 from comatch.commands.compare.live_table import LiveTable
 from comatch.commands.report import runs
-from comatch.commands.reproduce import Experiment
+from comatch.commands.reproduce import Experiment, paper
 from comatch.commands.reproduce.ablations import PARAMETERS, ablations
 from comatch.commands.reproduce.table1 import table1
 from comatch.commands.reproduce.table2 import table2
@@ -393,11 +393,11 @@ def test_missing_data_is_reported_before_the_first_run(tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------- table 2
 
 
-def imagenet(out, methods=("supervised", "comatch_momentum"), shares=(1, 10), **others):
+def imagenet(out, methods=("supervised", "comatch_momentum"), shares=(1, 10), inits=None, **others):
     """Table 2 on digits."""
     settings = {**TINY_SHARED, "net": "wrn-10-1", "stem": "auto", "labels": 20}
     wanted = experiment(out, (0,), data="digits", settings=settings, **others)
-    return table2(wanted, shares=shares, methods=methods)
+    return table2(wanted, shares=shares, methods=methods, inits=inits)
 
 
 def test_table_2_is_trained_and_extended(tmp_path, monkeypatch):
@@ -407,36 +407,44 @@ def test_table_2_is_trained_and_extended(tmp_path, monkeypatch):
     after = state(tmp_path)
     assert before
     assert {path: after[path] for path in before} == before
-    assert table.titles() == ["1 %, top-1", "1 %, top-5", "10 %, top-1", "10 %, top-5"]
+    tops = ["1 %, top-1", "1 %, top-5", "10 %, top-1", "10 %, top-5"]
+    assert table.titles() == ["epochs", "parameters", *tops]
     for method, _, ours in table.rows():
-        for k, share in enumerate(("1pct", "10pct")):
+        for k, share in enumerate(("1pct", "10pct"), start=1):
             summary = read_json(tmp_path / share / f"{method}-seed0" / "summary.json")
             assert ours[2 * k] == f"{100 * summary['top1']:.2f} (n=1)"
             assert ours[2 * k + 1] == f"{100 * summary['top5']:.2f}"
-    assert table.rows()[1][:2] == ("comatch_momentum", ["66.0", "86.4", "73.6", "91.6"])
+    theirs = ["400", "30.0 / 25.6", "66.0", "86.4", "73.6", "91.6"]
+    assert table.rows()[1][:2] == ("comatch_momentum", theirs)
+    summaries = [read_json(path) for path in tmp_path.glob("*/*/summary.json")]
+    assert {s["checkpoint"] for s in summaries} == {"last, the network's own weights"}
     record = records(tmp_path, "table2.csv")[1]
     assert (record["method"], record["share"]) == ("comatch_momentum", "1")
     assert (record["paper_top1"], record["paper_top5"]) == ("0.66", "0.864")
     recipes = {read_json(path)["recipe"]["name"] for path in tmp_path.glob("*/*/config.json")}
     assert recipes == {"imagenet-1pct", "imagenet-10pct"}
     page = (tmp_path / "table2.md").read_text()
-    assert page.count("| supervised | 25.4 |") == 1
+    assert page.count("| supervised | 20 | 0.0 | 25.6 / 25.6 | ") == 1
     assert "- recipe: imagenet-1pct, imagenet-10pct\n" in page
 
 
 def test_table_2_from_pretrained_weights(tmp_path):
     first = imagenet(tmp_path / "a", methods=["supervised"], shares=[1])
     run = first.path / "1pct" / "supervised-seed0"
-    table = imagenet(tmp_path / "b", methods=["supervised"], shares=[1], init=str(run))
-    (plain, _, _), (pretrained, theirs, _) = table.rows()
-    assert (plain, pretrained) == ("supervised", "MoCo v2, then supervised")
-    assert theirs == ["49.8", "77.2"]
-    config = read_json(table.path / "1pct-pretrained" / "supervised-seed0" / "config.json")[
-        "recipe"
+    inits = {"mocov2": str(run), "my own": str(run)}
+    table = imagenet(tmp_path / "b", methods=["supervised"], shares=[1], inits=inits)
+    rows = [(name, theirs) for name, theirs, _ in table.rows()]
+    assert rows == [
+        ("supervised", ["20", "25.6 / 25.6", "25.4", "48.4"]),
+        ("MoCo v2, then supervised", ["800", "30.0 / 25.6", "49.8", "77.2"]),
+        ("my own, then supervised", ["", "", "", ""]),
     ]
-    assert config["model"]["init"] == str(run)
-    assert config["optim"]["lr"] == 0.03  # the paper's with pre-trained weights
-    assert f"- MoCo v2: {run}\n" in (table.path / "table2.md").read_text()
+    page = (table.path / "table2.md").read_text()
+    for folder, name in (("1pct-moco-v2", "MoCo v2"), ("1pct-my-own", "my own")):
+        config = read_json(table.path / folder / "supervised-seed0/config.json")["recipe"]
+        assert config["model"]["init"] == str(run)
+        assert config["optim"]["lr"] == 0.03  # the paper's with pre-trained weights
+        assert f"- {name}: {run}\n" in page
 
 
 @pytest.mark.usefixtures("no_data")
@@ -450,12 +458,39 @@ def test_table_2_from_the_command_line(cli):
     for more, fragment in (
         (("--shares", "5"), "unknown share of the labels '5'"),
         (("--shares", ","), "the table has no column"),
-        (("--init", "nowhere"), "nowhere does not exist"),
+        (("--init", "SwAV=nowhere"), "nowhere does not exist"),
+        (("--init", "nowhere"), "--init nowhere: name the pre-training, as in --init 'MoCo v2=now"),
+        (("--init", "=nowhere"), "name the pre-training"),
+        (("--init", "swav=a", "--init", "SwAV=b"), "SwAV is named twice"),
         (("--set", "init=nowhere"), "--set init: this table has --init"),
     ):
         code, _, err = cli(*words, *more)
         assert (code, err.count("\n")) == (2, 1), err
         assert fragment in err
+
+
+@pytest.mark.parametrize("share", [1, 10])
+def test_rows_of_table_2_have_steps_of_their_own(share, tmp_path):
+    """From random weights the paper's epochs, from others SimCLR's fine-tuning for supervised."""
+    (tmp_path / "file.pth").touch()
+    methods = [method for start, method in paper.TABLE2_EPOCHS if not start]
+    wanted = Experiment(Request(data="digits", device="cpu"), tmp_path / "t", (0,), train=False)
+    table = table2(wanted, shares=[share], methods=methods, inits={"SwAV": tmp_path / "file.pth"})
+    labels = {1: 13_000, 10: 128_000}[share]
+    rows = {name: dict(zip(table.titles(), ours, strict=True)) for name, _, ours in table.rows()}
+    for method in methods:
+        published = paper.TABLE2_EPOCHS["", method] or {"vat": 200, "uda": 400}[method]
+        assert rows[method]["epochs"] == str(published)
+        assert rows[method]["parameters"] == paper_parameters(method)
+        assert rows[method][f"{share} %, top-1"] == "not run"
+    steps = {c.method: c.recipe.optim.steps for c in table.groups[1].cells}
+    assert steps["supervised"] == {1: 60, 10: 30}[share] * labels // 160
+    assert steps["comatch_momentum"] == 400 * ((1_281_167 - labels) // 640)
+
+
+def paper_parameters(method):
+    train, test = paper.TABLE2_PARAMETERS["", method]
+    return f"{train:.1f} / {test:.1f}"
 
 
 # -------------------------------------------------------------------------------- ablations
@@ -608,6 +643,56 @@ def test_ablations_from_the_command_line(cli, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.usefixtures("no_data")
+def test_ablations_of_given_values(cli, tmp_path):
+    words = ["reproduce", "ablations", "--no-train"]
+    code, _, err = cli(*words, "--values", "K=2560,10_000,10000", "--values", "lambda_ctr=0")
+    assert code == 0, err
+    written = records(tmp_path / "runs/ablations", "ablations.csv")
+    assert [(r["parameter"], r["value"], r["default"]) for r in written] == [
+        ("bank_size", "2560", "True"),
+        ("bank_size", "10000", "False"),
+        ("lambda_ctr", "0.0", "False"),
+        ("lambda_ctr", "1.0", "True"),
+    ]
+    code, _, _ = cli(*words, "--parameters", "alpha,K", "--values", "alpha=0.5")
+    assert code == 0
+    written = records(tmp_path / "runs/ablations", "ablations.csv")
+    values = {name: [r["value"] for r in written if r["parameter"] == name] for name in PARAMETERS}
+    assert values["alpha"] == ["0.5", "0.9"]
+    assert values["bank_size"] == ["512", "1280", "2560", "5120"]
+    for value, fragment in (
+        ("K=0", "--values K=0: bank_size=0: must be at least 1"),
+        ("K=many", "--values K=many: bank_size takes a whole number"),
+        ("K=2.5", "bank_size takes a whole number"),
+        ("T=1.5", "--values T=1.5: edge_threshold=1.5: must be in [0, 1]"),
+        ("alpha=nan", "takes a finite number"),
+        ("lambda_ctr=inf", "takes a finite number"),
+        ("K", "--values K: write it as in K=2560,10000"),
+        ("K=,", "write it as in K=2560,10000"),
+        ("beta=1", "unknown parameter 'beta'"),
+    ):
+        code, _, err = cli(*words, "--values", value, "--out", "new")
+        assert (code, err.count("\n")) == (2, 1), err
+        assert fragment in err
+    code, _, err = cli(*words, "--parameters", "T", "--values", "K=1", "--out", "new")
+    assert code == 2
+    assert "--values K: not among the parameters" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_given_values_are_trained_and_drawn(tmp_path):
+    wanted = experiment(tmp_path, (0,), data="digits", labels=20, settings=TINY)
+    table = ablations(wanted, values={"lambda_ctr": ["0", "3"]})
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert folders == {"default", "lambda_ctr-0.0", "lambda_ctr-3.0"}
+    assert [point.value for point in table.points] == [0, 1, 3]
+    assert (tmp_path / "ablations.png").exists()  # zero has no place on a logarithmic axis
+    assert (
+        "Values given on the command line: lambda_ctr." in (tmp_path / "ablations.md").read_text()
+    )
+
+
 def test_an_interrupted_call_draws_what_exists(cli, tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 3)  # the first step of the second run
     words = ["digits", "--labels", 20, "--steps", 2, "--device", "cpu", *TINY_WORDS]
@@ -627,7 +712,9 @@ def test_an_interrupted_call_draws_what_exists(cli, tmp_path, monkeypatch):
     [
         ((), ["table1", "ablations", "curves"]),
         (("table1",), ["--labels", "--no-train", "--from", "--stl10", "table1.csv", "Ctrl-C"]),
-        (("ablations",), ["--parameters", "lambda_ctr", "ablations.png", "multiples"]),
+        (("table2",), ["--init", "NAME=FILE", "--shares"]),
+        (("ablations",), ["--parameters", "--values", "ablations.png", "multiples"]),
+        (("checkpoint",), ["FILE", "--recipe", "without training"]),
         (("curves",), ["RUN...", "--out", "confident", "deviation", "seed"]),
     ],
 )

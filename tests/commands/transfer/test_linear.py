@@ -1,6 +1,7 @@
 """Linear classifiers on features: draws, costs, scores, and resuming."""
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -140,6 +141,16 @@ def test_average_precision_ignores_difficult_images():
     benchmark = toy(torch.tensor([[1], [-1], [1], [0]]), multi_label=True)
     decisions = torch.tensor([[0.9], [0.5], [0.1], [0.7]])
     assert benchmark.score(decisions, benchmark.test_y) == pytest.approx((1 / 1 + 2 / 3) / 2)
+
+
+def test_interpolated_average_precision_by_hand():
+    """Precision after each positive image is 1, 2/4 and 3/5; at a recall of 2/3, 3/5 is higher."""
+    targets = torch.tensor([[1], [-1], [-1], [1], [1], [-1]])
+    decisions = torch.tensor([[0.9], [0.8], [0.7], [0.6], [0.5], [0.4]])
+    benchmark = dataclasses.replace(toy(targets, multi_label=True), protocol="pcl")
+    assert benchmark.score(decisions, targets) == pytest.approx((1 + 3 / 5 + 3 / 5) / 3)
+    strict = toy(targets, multi_label=True).score(decisions, targets)
+    assert strict == pytest.approx((1 + 2 / 4 + 3 / 5) / 3)
 
 
 # ---------------------------------------------------------------------------------- whole runs
@@ -382,6 +393,29 @@ def test_voc_is_multi_label_and_has_the_papers_figures(run, tmp_path):
     assert lines[-1][0] == "run"
     assert len(lines) == 1 + len(paper.TRANSFER["voc2007"]) + 1
     assert all(0.5 <= f.score <= 1 for f in found.figures)  # two images, one of them positive
+
+
+def test_the_protocol_of_pcl(run, tmp_path):
+    """Difficult images are negatives, so the difficult cat is one; results are kept apart."""
+    for part in LISTS:
+        write_part(tmp_path / "data", part)
+    benchmarks = [
+        open_benchmark("voc2007", tmp_path / "data", 8, False, p) for p in ("strict", "pcl")
+    ]
+    strict, pcl = benchmarks
+    assert strict.train_y.tolist() == [[1, 1], [-1, -1], [0, 1]]
+    assert pcl.train_y.tolist() == [[1, 1], [-1, -1], [-1, 1]]
+    assert (strict.positive_weight, pcl.positive_weight) == (1, 2)
+    found = transfer("voc2007", run, shots=[1], repeats=1, protocol="pcl")
+    assert found.lines()[0][0] == "mean average precision (protocol of PCL) %"
+    assert found.lines()[1][0] == "paper: supervised"
+    with pytest.raises(UserError, match="other images, labels or rules"):
+        transfer("voc2007", run, shots=[1], repeats=1)
+    assert LinearTest("voc2007", ["random"], protocol="pcl").folder.name == "transfer-voc2007-pcl"
+    with pytest.raises(UserError, match="--protocol pcl is for voc2007, not for digits"):
+        LinearTest("digits", ["random"], protocol="pcl")
+    with pytest.raises(UserError, match="unknown protocol 'plc': did you mean 'pcl'"):
+        LinearTest("voc2007", ["random"], protocol="plc")
 
 
 @pytest.mark.cuda

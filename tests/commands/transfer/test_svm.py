@@ -22,9 +22,10 @@ def problem(request):
     return x.to(request.param), y.to(request.param)
 
 
-def reference(x, y, cost):
+def reference(x, y, cost, class_weight=None):
     """The weights of one class by LIBLINEAR."""
-    machine = LinearSVC(C=cost, dual=False, tol=1e-9, max_iter=100_000)
+    options = {"dual": False, "tol": 1e-9, "max_iter": 100_000}
+    machine = LinearSVC(C=cost, class_weight=class_weight, **options)
     machine.fit(x.cpu().numpy(), y.cpu().numpy())
     return np.concatenate([machine.coef_[0], machine.intercept_])
 
@@ -44,6 +45,14 @@ def test_the_weights_are_those_of_scikit_learn(problem, cost, images):
     found = fit(x, y, cost)
     for c in (c for c in range(CLASSES) if (y[:, c] > 0).any()):
         assert_close(found[:, c], reference(x, y[:, c], cost))
+
+
+@pytest.mark.parametrize("cost", [0.1, 100.0])
+def test_positive_images_may_count_more(problem, cost):
+    x, y = problem
+    (found,) = svm.fit(x, y, [cost], 1e-6, positive_weight=2.0)
+    for c in range(CLASSES):
+        assert_close(found[:, c], reference(x, y[:, c], cost, {1: 2, -1: 1}))
 
 
 @pytest.mark.parametrize("cost", [0.1, 10.0, 1_000.0])

@@ -2,13 +2,13 @@
 
 The paper varies them on ImageNet, where T = 0.3, lambda_ctr = 10 and K = 30,000. T and alpha lie
 between 0 and 1, so the same values make sense on other data. lambda_ctr and K do not: they are
-tried at multiples of the recipe's values. The recipe's own values are one setting, trained once and
-shown in every panel.
+tried at multiples of the recipe's values, or at any values that are asked for. The recipe's own
+values are one setting, trained once and shown in every panel.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,12 @@ from comatch.commands.reproduce import (
     with_setting,
 )
 from comatch.config import check_name, labels_text, require
+from comatch.config import replace as with_values
 from comatch.device import choose_device
+from comatch.errors import UserError
 from comatch.planning import Request
 from comatch.tables import to_markdown
+from comatch.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,36 @@ class Parameter:
     multiples: tuple[float, ...] = ()
 
     @property
-    def name(self) -> str:
+    def letter(self) -> str:
+        """The paper's letter, or the name of the setting if it is a word."""
         letter = self.sign.strip("$")
-        return f"{self.setting} ({letter})" if len(letter) == 1 else self.setting
+        return letter if len(letter) == 1 else self.setting
+
+    @property
+    def name(self) -> str:
+        return self.setting if self.letter == self.setting else f"{self.setting} ({self.letter})"
 
     def tried(self, default: Any) -> list[Any]:
+        """The recipe's value and the others, in order."""
         others = [default * factor for factor in self.multiples] + list(self.values)
         return sorted({default, *(type(default)(round(value, 6)) for value in others)})
+
+    def asked(self, default: Any, values: Sequence[str], recipe: Recipe) -> list[Any]:
+        """The recipe's value and these, which must be values that the setting takes."""
+        known = {default}
+        for text in values:
+            option = f"--values {self.letter}={text}"
+            try:
+                value = type(default)(text.replace("_", ""))
+                require(math.isfinite(value), f"{self.setting} takes a finite number")
+                with_values(recipe, **{self.setting: value})
+            except ValueError:
+                kind = "a whole number" if isinstance(default, int) else "a number"
+                raise UserError(f"{option}: {self.setting} takes {kind}") from None
+            except UserError as error:
+                raise UserError(f"{option}: {error}") from None
+            known.add(value)
+        return sorted(known)
 
 
 TRIED = (
@@ -97,6 +123,7 @@ class Ablations(PaperTable):
     name = "ablations"
     points: list[Point]  # panel by panel, values rising
     variants: list[Group]  # the recipe's own values first
+    asked: Sequence[str] = field(default=())  # settings whose values were given
 
     @property
     def groups(self) -> list[Group]:
@@ -126,12 +153,13 @@ class Ablations(PaperTable):
         data, figure = Path(recipe.dataset.data).name, "![accuracy at each value](ablations.svg)"
         varied = dict.fromkeys(point.parameter.setting for point in self.points)
         says = [f"- {setting}: {paper.ABLATION_SAYS[setting]}" for setting in varied]
+        given = f" Values given on the command line: {', '.join(self.asked)}." if self.asked else ""
         return "\n\n".join(
             [
                 f"# One hyper-parameter at a time: {recipe.method.method} on {data}",
                 to_markdown([COLUMNS, *self.rows()]),
                 *([figure] if self.drawable else []),
-                f"{OURS} {CHOSEN}",
+                f"{OURS} {CHOSEN}{given}",
                 f"{paper.ABLATION_MADE} It says:",
                 "\n".join(says),
                 f"Ours, with {labels_text(recipe.dataset.labels)} labels:",
@@ -170,13 +198,14 @@ class Ablations(PaperTable):
         panels = []
         for parameter in dict.fromkeys(point.parameter for point in self.points):
             mine = [point for point in self.points if point.parameter == parameter]
+            values = [point.value for point in mine]
             panels.append(
                 figures.Panel(
                     f"{parameter.sign}: {parameter.says}",
-                    [point.value for point in mine],
+                    values,
                     [mean_and_deviation(point.cell) for point in mine],
                     next(point.value for point in mine if point.default),
-                    logarithmic=bool(parameter.multiples),
+                    logarithmic=bool(parameter.multiples) and min(values) > 0,
                 )
             )
         save(figures.ablations(panels), self.path / "ablations")
@@ -186,20 +215,34 @@ COLUMNS = ("setting", "value", "accuracy %", "change", "paper's change")
 
 
 def ablations(
-    experiment: Experiment | None = None, *, parameters: Sequence[str] = tuple(PARAMETERS)
+    experiment: Experiment | None = None,
+    *,
+    parameters: Sequence[str] | None = None,
+    values: Mapping[str, Sequence[str]] | None = None,
 ) -> Ablations:
-    """Vary each of the parameters, the others at the recipe's values, and draw the figure."""
+    """Vary each of the parameters, the others at the recipe's values, and draw the figure.
+
+    `values` has the values to try by parameter, as texts. By default the parameters are those, and
+    all without `values`.
+    """
     experiment = experiment or Experiment()
-    chosen = [PARAMETERS[setting_name(name)] for name in dict.fromkeys(parameters)]
+    asked = {setting_name(name): texts for name, texts in (values or {}).items()}
+    names = (list(asked) or list(PARAMETERS)) if parameters is None else parameters
+    chosen = [PARAMETERS[name] for name in dict.fromkeys(map(setting_name, names))]
     require(bool(chosen), f"name a parameter at least: {', '.join(PARAMETERS)}")
+    for name in asked:
+        parameter = PARAMETERS[name]
+        require(parameter in chosen, f"--values {parameter.letter}: not among the parameters")
     request, out = with_recipe(experiment.request), experiment.out or Path("runs/ablations")
     methods = [recipes.get(request.recipe or "").method.method]
     seeds = SEEDS if experiment.seeds is None else experiment.seeds
     base = make_group(out, request, methods, seeds, "default")
     groups, found = [base], []
+    own = base.cells[0].recipe
     for parameter in chosen:
-        default = getattr(base.cells[0].recipe.method, parameter.setting)
-        for value in parameter.tried(default):
+        default, texts = getattr(own.method, parameter.setting), asked.get(parameter.setting)
+        tried = parameter.asked(default, texts, own) if texts else parameter.tried(default)
+        for value in tried:
             group = base
             if value != default:
                 varied = with_setting(request, parameter.setting, value)
@@ -207,7 +250,7 @@ def ablations(
                 group = make_group(out, varied, methods, seeds, name)
                 groups.append(group)
             found.append(Point(parameter, value, group is base, group.cells[0]))
-    table = Ablations(experiment, out, found, groups)
+    table = Ablations(experiment, out, found, groups, list(asked))
     try:
         table.complete()
     finally:  # an interrupted call draws what there is
@@ -221,6 +264,17 @@ def with_recipe(request: Request) -> Request:
         request = replace(request, data="cifar10")
     gpu = choose_device(request.device).type == "cuda"
     return replace(request, recipe=request.recipe or recipes.default_for(str(request.data), gpu))
+
+
+def parse_values(assignments: Sequence[str]) -> dict[str, list[str]]:
+    """`["K=2560,10000"]` as {"K": ["2560", "10000"]}."""
+    values: dict[str, list[str]] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        texts = [part.strip() for part in text.split(",") if part.strip()]
+        require(bool(equals and texts), f"--values {assignment}: write it as in K=2560,10000")
+        values.setdefault(setting_name(name.strip()), []).extend(texts)
+    return values
 
 
 def setting_name(name: str) -> str:

@@ -62,14 +62,19 @@ class Tops(NamedTuple):
 
 
 # Table "imagenet", section 4.2: ResNet-50, by per cent of the labels, then by pre-training and
-# method. Rows without a method here are left out: fine-tuning after other pre-training, and
-# SimCLRv2, whose networks are larger.
+# method; its fine-tuning is the method supervised from pre-trained weights. SimCLRv2 is left out,
+# whose networks are larger.
 TABLE2: dict[int, dict[tuple[str, str], Tops]] = {
     1: {
         ("", "supervised"): Tops(25.4, 48.4),
         ("", "pseudo_label"): Tops(None, 51.6),
         ("", "fixmatch_da"): Tops(53.4, 74.4),
         ("", "comatch_momentum"): Tops(66.0, 86.4),
+        ("PIRL", "supervised"): Tops(30.7, 57.2),
+        ("PCL", "supervised"): Tops(None, 75.3),
+        ("SimCLR", "supervised"): Tops(48.3, 75.5),
+        ("BYOL", "supervised"): Tops(53.2, 78.4),
+        ("SwAV", "supervised"): Tops(53.9, 78.5),
         ("MoCo v2", "supervised"): Tops(49.8, 77.2),
         ("MoCo v2", "fixmatch_da"): Tops(59.9, 79.8),
         ("MoCo v2", "comatch_momentum"): Tops(67.1, 87.1),
@@ -83,15 +88,51 @@ TABLE2: dict[int, dict[tuple[str, str], Tops]] = {
         ("", "fixmatch"): Tops(71.5, 89.1),
         ("", "fixmatch_da"): Tops(70.8, 89.0),
         ("", "comatch_momentum"): Tops(73.6, 91.6),
+        ("PIRL", "supervised"): Tops(60.4, 83.8),
+        ("PCL", "supervised"): Tops(None, 85.6),
+        ("SimCLR", "supervised"): Tops(65.6, 87.8),
+        ("BYOL", "supervised"): Tops(68.8, 89.0),
+        ("SwAV", "supervised"): Tops(70.2, 89.9),
         ("MoCo v2", "supervised"): Tops(66.1, 87.9),
         ("MoCo v2", "fixmatch_da"): Tops(72.2, 89.5),
         ("MoCo v2", "comatch_momentum"): Tops(73.7, 91.4),
     },
 }
+# Its columns of epochs, with those of the pre-training (None: a dash), and of parameters in
+# millions, in training and at test.
+TABLE2_EPOCHS: dict[tuple[str, str], int | None] = {
+    ("", "supervised"): 20,
+    ("", "pseudo_label"): 100,
+    ("", "vat"): None,
+    ("", "s4l_rotation"): 200,
+    ("", "uda"): None,
+    ("", "fixmatch"): 300,
+    ("", "fixmatch_da"): 400,
+    ("", "comatch_momentum"): 400,
+    ("PIRL", "supervised"): 800,
+    ("PCL", "supervised"): 200,
+    ("SimCLR", "supervised"): 1000,
+    ("BYOL", "supervised"): 1000,
+    ("SwAV", "supervised"): 800,
+    ("MoCo v2", "supervised"): 800,
+    ("MoCo v2", "fixmatch_da"): 1200,
+    ("MoCo v2", "comatch_momentum"): 1200,
+}
+TABLE2_PARAMETERS: dict[tuple[str, str], tuple[float, float]] = {
+    **dict.fromkeys(TABLE2_EPOCHS, (25.6, 25.6)),
+    ("", "comatch_momentum"): (30.0, 25.6),
+    ("PIRL", "supervised"): (26.1, 25.6),
+    ("PCL", "supervised"): (25.8, 25.6),
+    ("SimCLR", "supervised"): (30.0, 25.6),
+    ("BYOL", "supervised"): (37.1, 25.6),
+    ("SwAV", "supervised"): (30.4, 25.6),
+    **{row: (30.0, 25.6) for row in TABLE2_EPOCHS if row[0] == "MoCo v2"},
+}
 TABLE2_METHODS = ("fixmatch_da", "comatch_momentum")  # the paper's own runs; it cites the rest
 TABLE2_MADE = (
-    "Paper: one run, ResNet-50; FixMatch with DA and CoMatch after 400 epochs, MoCo v2 after 800 "
-    "of its own; the others as cited there (VAT with entropy minimisation)."
+    "Paper: one run, ResNet-50; FixMatch with DA, CoMatch and the rows with MoCo v2 are its own "
+    "runs, the others as cited there (VAT with entropy minimisation). Its epochs include those of "
+    "the pre-training, ours do not. Parameters: millions, in training / at test."
 )
 
 # Figure "ablation", section 4.3: ImageNet, 1 % of labels, 100 epochs. These are the numbers in the

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
-from comatch.commands.transfer.record import MEAN_AP
+from comatch.commands.transfer.record import MEAN_AP, PCL_AP
 from comatch.commands.transfer.voc2007 import voc2007
 from comatch.data import sources
 from comatch.data.splits import fingerprint
@@ -18,6 +19,7 @@ from comatch.planning import warn_of_unused
 from comatch.types import UNLABELLED, Files, Part
 
 VOC = "voc2007"
+STRICT, PCL = "strict", "pcl"  # protocols of VOC 2007
 
 
 @dataclass(frozen=True)
@@ -35,21 +37,29 @@ class Benchmark:
     test: Part
     test_y: Tensor  # [M, C]
     multi_label: bool  # whether an image may show more than one class
+    protocol: str = STRICT
 
     @property
     def measure(self) -> str:
-        return MEAN_AP if self.multi_label else "accuracy"
+        average = PCL_AP if self.protocol == PCL else MEAN_AP
+        return average if self.multi_label else "accuracy"
+
+    @property
+    def positive_weight(self) -> float:
+        """How much an image that shows a class counts in the loss of its SVM."""
+        return 2.0 if self.protocol == PCL else 1.0
 
     def score(self, decisions: Tensor, y: Tensor) -> float:
         """Accuracy of decisions [n, C] on targets [n, C], or the mean average precision.
 
         With several classes an image, it is the mean over classes of the area under the curve of
-        precision and recall.
+        precision and recall, interpolated or not.
         """
         if not self.multi_label:
             return (decisions.argmax(1) == y.argmax(1)).double().mean().item()
+        average = interpolated if self.protocol == PCL else average_precision_score
         precisions = [
-            average_precision_score(t[t != 0] > 0, s[t != 0])
+            average(t[t != 0] > 0, s[t != 0])
             for s, t in zip(decisions.T.cpu().numpy(), y.T.cpu().numpy(), strict=True)
             if (t > 0).any()
         ]
@@ -67,14 +77,29 @@ class Benchmark:
         return digest.hexdigest()
 
 
-def open_benchmark(data: str, data_dir: Path, image_size: int, progress: bool = True) -> Benchmark:
+def interpolated(shown: np.ndarray, scores: np.ndarray) -> float:
+    """Average precision where the precision at a recall is the highest at that recall or more."""
+    hits = shown[np.argsort(-scores, kind="stable")]
+    precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return float(best[hits].mean())  # each image of the class adds the same to the recall
+
+
+def open_benchmark(
+    data: str, data_dir: Path, image_size: int, progress: bool = True, protocol: str = STRICT
+) -> Benchmark:
     """VOC 2007, or any data to train on that has a test part.
 
-    The images of a folder stay files, which are read with the encoder's preprocessing.
+    The images of a folder stay files, which are read with the encoder's preprocessing. Protocol
+    `strict` leaves out the images in which a class is hard to see, for that class; `pcl` counts
+    them as images without the class.
     """
     if data == VOC:
         classes, train, train_y, test, test_y = voc2007(data_dir, progress)
-        return Benchmark(VOC, classes, numbered(train), train_y, numbered(test), test_y, True)
+        if protocol == PCL:
+            train_y, test_y = (y.masked_fill(y == 0, -1) for y in (train_y, test_y))
+        parts = numbered(train), train_y, numbered(test), test_y
+        return Benchmark(VOC, classes, *parts, multi_label=True, protocol=protocol)
     stream = "no" if data in sources.SOURCES else "yes"
     dataset = sources.load(data, data_dir, image_size, progress, stream=stream)
     warn_of_unused(dataset)

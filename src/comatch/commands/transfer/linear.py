@@ -7,6 +7,10 @@ result depends on which are drawn, so it is repeated with several draws.
 The paper leaves two things open. Here the images are drawn class by class, and all labels of an
 image that shows several classes are used. The cost of the SVM is chosen by cross-validation on the
 drawn images, never on the test part.
+
+The paper refers to PCL (Li et al., 2021) for VOC 2007. Protocol `pcl` follows it in three points:
+images of a class count twice in the SVM, those in which the class is hard to see count as images
+without it, and average precision is interpolated. The default protocol does none of this.
 """
 
 import hashlib
@@ -20,7 +24,7 @@ from torch import Tensor
 
 from comatch import files
 from comatch.commands.transfer import svm
-from comatch.commands.transfer.benchmark import Benchmark, open_benchmark
+from comatch.commands.transfer.benchmark import PCL, STRICT, VOC, Benchmark, open_benchmark
 from comatch.commands.transfer.encoders import (
     Encoder,
     check_exist,
@@ -29,7 +33,7 @@ from comatch.commands.transfer.encoders import (
 )
 from comatch.commands.transfer.features import Store, encode
 from comatch.commands.transfer.record import ALL, Record, Result, read_record
-from comatch.config import require
+from comatch.config import check_name, require
 from comatch.errors import UserError
 from comatch.files import write_json
 from comatch.tables import to_csv
@@ -53,6 +57,7 @@ class LinearTest:
     encoders: Sequence[str]  # run folders, files of weights, timm:NAME.TAG or random
     shots: Sequence[int | None] = SHOTS  # training images a class; None: all
     repeats: int = 5  # draws of the training images
+    protocol: str = STRICT  # of VOC 2007
     data_dir: str | Path = "data"
     out: str | Path | None = None  # default: a folder in runs, named after the data
     device: str = "auto"
@@ -63,10 +68,14 @@ class LinearTest:
         require(self.repeats >= 1, f"repeats={self.repeats}: must be at least 1")
         holds = all(k is ALL or k >= 1 for k in self.shots)
         require(holds, "--shots: each number of images must be at least 1")
+        check_name(self.protocol, (STRICT, PCL), "protocol")
+        only_voc = self.protocol == STRICT or self.data == VOC
+        require(only_voc, f"--protocol {self.protocol} is for {VOC}, not for {self.data}")
 
     @property
     def folder(self) -> Path:
-        return Path(self.out or Path("runs") / f"transfer-{Path(self.data).name}")
+        protocol = "" if self.protocol == STRICT else f"-{self.protocol}"
+        return Path(self.out or Path("runs") / f"transfer-{Path(self.data).name}{protocol}")
 
     def jobs(self) -> list[tuple[int | None, int]]:
         """The number of images a class and the seed of each draw; all images are one draw."""
@@ -91,7 +100,8 @@ def linear(test: LinearTest) -> Record:
         encoder = load_encoder(name, default, test.device)
         size = encoder.image_size
         if size not in opened:
-            opened[size] = open_benchmark(test.data, Path(test.data_dir), size, test.progress)
+            home = Path(test.data_dir)
+            opened[size] = open_benchmark(test.data, home, size, test.progress, test.protocol)
         trial = Trial(test.folder, encoder, opened[size], test.progress)
         record = trial.run(record or open_record(trial), test.jobs())
     assert record is not None
@@ -125,7 +135,7 @@ class Trial:
             rows, x = train.get(rows)
             x, y = x.to(self.device), benchmark.train_y[rows].to(self.device, x.dtype)
             cost = choose_cost(benchmark, x, y, seed)
-            (w,) = svm.fit(x, y, [cost])
+            (w,) = svm.fit(x, y, [cost], positive_weight=benchmark.positive_weight)
             score = benchmark.score(svm.decide(test_x, w).cpu(), test_y)
             sizes = len(rows), len(test_rows)
             record.figures.append(Result(name, self.digest, k, seed, cost, score, *sizes))
@@ -159,7 +169,8 @@ class Trial:
 def open_record(trial: Trial) -> Record:
     """The record in the output folder or a new one, with an entry for this session."""
     path, benchmark, session = trial.path, trial.benchmark, environment(trial.device)
-    digest = hashlib.sha256(f"{benchmark.digest} {RULES}".encode()).hexdigest()
+    rules = RULES if benchmark.protocol == STRICT else f"{RULES} {benchmark.protocol}"
+    digest = hashlib.sha256(f"{benchmark.digest} {rules}".encode()).hexdigest()
     if not (path / RECORD).exists():
         return Record(benchmark.name, digest, benchmark.measure, [session], [])
     record = read_record(path / RECORD)
@@ -209,7 +220,8 @@ def choose_cost(benchmark: Benchmark, x: Tensor, y: Tensor, seed: int) -> float:
     scores = dict.fromkeys(COSTS, 0.0)
     for fold in range(folds):
         rest, held_out = fold_of != fold, fold_of == fold
-        for cost, w in zip(COSTS, svm.fit(x[rest], y[rest], COSTS), strict=True):
+        found = svm.fit(x[rest], y[rest], COSTS, positive_weight=benchmark.positive_weight)
+        for cost, w in zip(COSTS, found, strict=True):
             decisions = svm.decide(x[held_out], w).cpu()
             scores[cost] += benchmark.score(decisions, y[held_out].cpu())
     return max(COSTS, key=lambda cost: (round(scores[cost], 9), -cost))

@@ -1,7 +1,8 @@
 """Linear support vector machines, one for each class, all fitted at once.
 
-Each minimises |w|² / 2 + cost Σ max(0, 1 - y w·x)². The function is convex and smooth except for
-its second derivative, so a few rounds of Newton's method with conjugate gradients find the minimum.
+Each minimises |w|² / 2 + cost Σ c max(0, 1 - y w·x)². The weight c of an image is one, or that of
+positive images where they count more. The function is convex and smooth except for its second
+derivative, so a few rounds of Newton's method with conjugate gradients find the minimum.
 The classes share every product with x: 200 of them cost little more than one, on a GPU too. The
 reference implementation is scikit-learn's `LinearSVC`.
 
@@ -17,17 +18,24 @@ MOST_ROUNDS = 100
 MOST_PRODUCTS = 200  # with the second derivative, in one round
 
 
-def fit(x: Tensor, y: Tensor, costs: Sequence[float], tolerance: float = 1e-3) -> list[Tensor]:
+def fit(
+    x: Tensor,
+    y: Tensor,
+    costs: Sequence[float],
+    tolerance: float = 1e-3,
+    positive_weight: float = 1.0,
+) -> list[Tensor]:
     """For each cost, weights [D + 1, C] for features [n, D] and targets [n, C].
 
     A target is 1 if the image shows the class, -1 if it does not, and 0 if it does not count. Each
     cost starts from the weights of the previous one, so rising costs are the fastest.
     """
+    c = (y != 0).to(x.dtype).masked_fill(y > 0, positive_weight)  # [n, C]
     basis, spread = principal_directions(with_bias(x))
     x = with_bias(x) @ basis  # [n, R]
     w, found = x.new_zeros(x.shape[1], y.shape[1]), []
     for cost in costs:
-        w = minimise(x, y, cost, spread, w, tolerance)
+        w = minimise(x, y, c, cost, spread, w, tolerance)
         found.append(basis @ w)
     return found
 
@@ -54,29 +62,29 @@ def principal_directions(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def minimise(
-    x: Tensor, y: Tensor, cost: float, spread: Tensor, w: Tensor, tolerance: float
+    x: Tensor, y: Tensor, c: Tensor, cost: float, spread: Tensor, w: Tensor, tolerance: float
 ) -> Tensor:  # [R, C]
     """Newton's method, until each class's gradient is at most `tolerance` times its weights.
 
     The curvature is at least 1, so the weights are then at most that far from the minimum.
     """
     for _ in range(MOST_ROUNDS):
-        g = gradient(x, y, cost, w)
+        g = gradient(x, y, c, cost, w)
         if (g.norm(dim=0) <= tolerance * w.norm(dim=0)).all():
             break
-        d = newton_direction(x, inside_margin(x @ w, y), cost, spread, g)
-        w = w + d * step_length(x, y, cost, w, d, g)
+        d = newton_direction(x, inside_margin(x @ w, y, c), cost, spread, g)
+        w = w + d * step_length(x, y, c, cost, w, d, g)
     return w
 
 
-def inside_margin(s: Tensor, y: Tensor) -> Tensor:  # [n, C]
-    """1 for images inside the margin or beyond it, which have a loss; 0 for the others."""
-    return ((y * s < 1) & (y != 0)).to(s.dtype)
+def inside_margin(s: Tensor, y: Tensor, c: Tensor) -> Tensor:  # [n, C]
+    """The weight c of images inside the margin or beyond it, which have a loss; 0 for others."""
+    return c * (y * s < 1)
 
 
-def gradient(x: Tensor, y: Tensor, cost: float, w: Tensor) -> Tensor:  # [R, C]
+def gradient(x: Tensor, y: Tensor, c: Tensor, cost: float, w: Tensor) -> Tensor:  # [R, C]
     s = x @ w
-    return w - 2 * cost * x.T @ (inside_margin(s, y) * (y - s))
+    return w - 2 * cost * x.T @ (inside_margin(s, y, c) * (y - s))
 
 
 def newton_direction(x: Tensor, counts: Tensor, cost: float, spread: Tensor, g: Tensor) -> Tensor:
@@ -98,14 +106,16 @@ def newton_direction(x: Tensor, counts: Tensor, cost: float, spread: Tensor, g: 
     return d
 
 
-def step_length(x: Tensor, y: Tensor, cost: float, w: Tensor, d: Tensor, g: Tensor) -> Tensor:
+def step_length(
+    x: Tensor, y: Tensor, c: Tensor, cost: float, w: Tensor, d: Tensor, g: Tensor
+) -> Tensor:
     """Backtracking for each class [C]: 1, halved until the value decreases enough (Armijo)."""
     s, change = x @ w, x @ d
     promised = (g * d).sum(0)  # [C], negative
 
     def value(t: Tensor) -> Tensor:  # [C]
         moved = s + t * change
-        loss = (inside_margin(moved, y) * (1 - y * moved)).square().sum(0)
+        loss = (inside_margin(moved, y, c) * (1 - y * moved).square()).sum(0)
         return (w + t * d).square().sum(0) / 2 + cost * loss
 
     t = torch.ones_like(promised)
