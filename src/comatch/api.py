@@ -12,6 +12,7 @@ from typing import Any
 from comatch import distributed, evaluation, launch, planning
 from comatch.classifier import Classifier, load_classifier
 from comatch.data.image_folder import labelled_files
+from comatch.data.streaming import in_pieces
 from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.evaluation import Evaluation
@@ -65,7 +66,7 @@ def train(
 
     distributed.publish(call, str(folder.path))
     show = request.progress and distributed.rank() == 0
-    dataset = load_dataset(recipe.dataset, recipe.streaming, home, show, request.strict)
+    dataset = load_dataset(recipe.reading, home, show, request.strict)
     summary = None
     if show and not folder.exists():
         summary = planning.summarise(dataset, folder.split_for(recipe, dataset), recipe)
@@ -92,25 +93,24 @@ def evaluate(
     The folder has sub-folders named after the classes, or a labels.csv.
     """
     classifier = load(run, device)
+    size, side = classifier.image_size, classifier.resize
     return evaluation.evaluate(
         labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir),
+        lambda part: in_pieces(part, size, classifier.mean.device, side=side),
         lambda images: classifier.predict(images).probabilities,
         classifier.classes,
-        classifier.image_size,
-        classifier.mean.device,
-        side=classifier.resize,
     )
 
 
 def test_part(run: str | Path | Run, data_dir: str | Path | None) -> Part:
     """The test part of a run's data."""
     folder = folder_of(run)
-    config, streaming = folder.data_config()
+    reading = folder.reading()
     home = Path(data_dir) if data_dir else folder.data_dir()
-    test = load_dataset(config, streaming, home).test
+    test = load_dataset(reading, home).test
     if test is None:
         raise UserError(
-            f"{config.data} has no test part: name a folder of labelled images, or cross-validate "
-            "on the labels (--folds 4)"
+            f"{reading.dataset.data} has no test part: name a folder of labelled images, or "
+            "cross-validate on the labels (--folds 4)"
         )
     return test

@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from comatch import evaluation
 from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
-from comatch.nets.frozen import freeze, rename_old_keys
+from comatch.nets.engine import Engine
+from comatch.nets.frozen import build_frozen, build_frozen_0_1
 from comatch.training.run_folder import RunFolder
+
+MANY = 200  # images from which converting the network is worth its two seconds
 
 ImageInput = str | Path | Image.Image | np.ndarray
 
@@ -40,6 +44,14 @@ class Classifier:
         self.mean = torch.tensor(description["mean"], device=device)
         self.std = torch.tensor(description["std"], device=device)
         self.temperature: float = description.get("temperature", 1.0)
+        self.engine: Engine | None = None
+
+    def expect(self, images: int) -> None:
+        """Get ready for so many images. For many on a CPU, the network is converted first."""
+        if images >= MANY and self.mean.device.type == "cpu" and self.engine is None:
+            probabilities = Probabilities(self.net)
+            device = self.mean.device
+            self.engine = Engine(probabilities, self.mean, self.std, self.image_size, device)
 
     def predict(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Predictions:
         """Classifies one image or several.
@@ -47,7 +59,11 @@ class Classifier:
         Paths, Pillow images and uint8 arrays [H, W, 3] may have any size; a uint8 tensor
         [N, 3, H, W] must have the classifier's.
         """
-        p = evaluation.probabilities(self.net, self._pixels(images), self.mean, self.std)
+        pixels = self._pixels(images)
+        if self.engine:
+            p = self.engine(pixels)
+        else:
+            p = evaluation.probabilities(self.net, pixels, self.mean, self.std)
         p = evaluation.temperature.soften(p, self.temperature)
         return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
 
@@ -70,6 +86,17 @@ class Classifier:
         return torch.from_numpy(np.stack(arrays))
 
 
+class Probabilities(nn.Module):
+    """From normalised images to class probabilities."""
+
+    def __init__(self, net: Network) -> None:
+        super().__init__()
+        self.encoder, self.classifier = net.encoder, net.classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.softmax(self.classifier(self.encoder(images)), dim=1)
+
+
 def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, size, size] uint8
     """The shorter side becomes `resize` pixels, and the middle `size` of them are seen."""
     if isinstance(image, str | Path):
@@ -87,10 +114,13 @@ def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
     weights, described = folder.read_weights(), folder.description()
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
     activation = described.get("head_activation", "leaky_relu")
-    net = Network(encoder, len(described["classes"]), described["embedding_dim"], activation)
-    if described.get("frozen", False):
-        freeze(net)
-        weights = rename_old_keys(weights)
+    heads = len(described["classes"]), described["embedding_dim"]
+    if components := described.get("components", 0):
+        net = build_frozen(encoder, components, *heads, activation)
+    elif described.get("frozen", False):
+        net, weights = build_frozen_0_1(encoder, weights, *heads)
+    else:
+        net = Network(encoder, *heads, activation)
     try:
         net.load_state_dict(weights)
     except RuntimeError:
@@ -111,6 +141,7 @@ def predict_files(
         except ImageError as error:
             return error
 
+    classifier.expect(len(paths))
     with ThreadPoolExecutor() as pool:
         for begin in range(0, len(paths), chunk):
             some = paths[begin : begin + chunk]

@@ -11,7 +11,7 @@ import torch
 from comatch import recipes
 from comatch.config import labels_text, parse, replace, values_of
 from comatch.data import sources, summary
-from comatch.data.config import DataConfig, StreamConfig
+from comatch.data.config import Reading
 from comatch.data.splits import Split
 from comatch.data.summary import Summary
 from comatch.device import choose_precision
@@ -137,18 +137,19 @@ def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> 
 
 
 def load_dataset(
-    config: DataConfig,
-    streaming: StreamConfig,
-    data_dir: Path,
-    progress: bool = True,
-    strict: bool = False,
+    reading: Reading, data_dir: Path, progress: bool = True, strict: bool = False
 ) -> Dataset:
     """The data set. Images that cannot be read, and labels of images that have two, are left out.
 
     Both give a warning. With `strict`, an image with two labels is an error.
     """
+    config, stream = reading.dataset, reading.streaming.stream
     labels_file = Path(config.labels_file) if config.labels_file else None
-    size, stream = config.image_size, streaming.stream
+    size: int | None = config.image_size
+    if reading.encoded and config.data in sources.SOURCES:
+        size = None  # their own: the encoder sees them larger
+    elif reading.encoded:
+        stream = "yes"
     dataset = sources.load(config.data, data_dir, size, progress, labels_file, stream, strict)
     warn_of_unused(dataset)
     return dataset

@@ -40,7 +40,7 @@ def parts(tmp_path):
 
 def stream(parts, batch=4, mu=2, **options):
     augment = AugmentBatch(("weak",), Views(), torch.zeros(3), torch.ones(3))
-    options = {"side": SIDE, "device": CPU, "workers": 2, **options}
+    options = {"image_size": 8, "side": SIDE, "device": CPU, "workers": 2, **options}
     return Streaming(*parts, batch, mu, augment, **options)
 
 

@@ -85,7 +85,7 @@ def bench(
 
         def real_images(recipe: Recipe, _: int) -> tuple[Dataset, Split]:
             home = data_dir or Path("data")
-            dataset = planning.load_dataset(recipe.dataset, recipe.streaming, home, progress=False)
+            dataset = planning.load_dataset(recipe.reading, home, progress=False)
             return dataset, splits.make(dataset, recipe.dataset, recipe.split_seed)
 
         source = real_images

@@ -61,7 +61,7 @@ def cross_validate(
         f"{folder.path} held images out already: its summary has `validation_top1`",
     )
     home = Path(data_dir) if data_dir else folder.data_dir()
-    dataset = load_dataset(recipe.dataset, recipe.streaming, home, progress)
+    dataset = load_dataset(recipe.reading, home, progress)
     dataset = dataclasses.replace(dataset, test=None)
     jobs = plan_folds(folder, recipe, folds, dataset)
 

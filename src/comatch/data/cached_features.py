@@ -1,180 +1,263 @@
-"""Cached features of a frozen encoder instead of images.
+"""Features of a frozen encoder instead of images.
 
-A frozen encoder's features of a view never change. So some views of each image are encoded once,
-before training, and every step draws among them: a step of the heads takes milliseconds.
+Several views of each image are encoded once, before training, and every step draws among them: so a
+step of the heads takes milliseconds. The heads see features after a `Projection`.
 """
 
-import shutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from comatch import distributed, files
-from comatch.data.feed import Draw, Watch
-from comatch.data.resident import CHUNK, Resident
+from comatch.config import Config, setting
+from comatch.data import features, views
+from comatch.data.features import Encoder, Features
+from comatch.data.feed import Draw, Feed, Watch
+from comatch.data.order import Shuffler
 from comatch.errors import UserError
-from comatch.types import AllImages, Batch, Images
+from comatch.projection import Projection
+from comatch.types import AllImages, Batch, Part
 
-LARGEST = 8e9  # bytes of features
-ENCODE_CHUNK = 128  # images
-LABELLED_VIEW = "weak"
+CHUNK = 8192  # rows that are projected at once
+FITTED = 20_000  # images that the projection is fitted to
+LARGEST = 32 * 10**9  # bytes of projected features
 
-Encode = Callable[[str, Tensor], Tensor]  # (kind of view, images) -> features of one such view
+
+@dataclass(frozen=True)
+class FeatureConfig(Config):
+    """Views and features of a frozen encoder."""
+
+    views: int | None = setting(
+        None, "views of each image that are encoded; default: by view_budget", least=2, most=26
+    )
+    view_budget: int = setting(50_000, "views of all images, from 4 to 26 of each", least=1)
+    view_seconds: float | None = setting(
+        None, "seconds of encoding, then training begins with the views there are", above=0
+    )
+    components: int = setting(256, "principal components of the features", least=1)
 
 
 class AsDrawn:
-    """Cached features are views already: nothing is left to augment."""
+    """Features are views already: nothing is left to augment."""
 
     def __call__(self, x: Tensor, y: Tensor, u: Tensor, rows: Tensor) -> Batch:
-        return Batch(x, y, u.unbind(1), rows)
+        return Batch(x.float(), y, u.float().unbind(1), rows)
 
     def plain(self, images: Tensor) -> Tensor:
-        return images
+        return images.float()
 
 
-class CachedFeatures(Resident):
-    """Labelled and unlabelled images with cached features of their views, on one device.
+class Cached(NamedTuple):
+    """Projected features of the images of one part, on the device."""
 
-    One pass encodes one view of every image. Its features are a file in `folder` until the run is
-    finished, so a run that is stopped continues with the pass that was interrupted. Once the cache
-    is full, `measure` is called with features to set their scale by.
+    weak: Tensor  # [N, W, components] float16
+    strong: Tensor  # [N, S, components]
+    plain: Tensor  # [N, components]
+
+
+class CachedFeatures(Feed):
+    """Labelled and unlabelled images as features of their views.
+
+    Ctrl-C stops the encoding, and the run goes on with the views there are. Its checkpoint has the
+    projection and the number of views of each image, so a resumed run sees the same features.
     """
 
-    features_x: Tensor  # [X, kept, width]            of the labelled view
-    features_u: Tensor  # [kinds, U, kept, width]     of each kind of view
+    views_x: Tensor  # [X] number of views of each labelled image
+    views_u: Tensor  # [U]
+    readable_x: Tensor  # [X] the row itself, or another one instead of an unreadable image
+    readable_u: Tensor  # [U]
+    labels_x: Tensor
+    labels_u: Tensor
 
     def __init__(
         self,
-        labelled: Images,
-        unlabelled: Images,
+        labelled: Part,
+        unlabelled: Part,
         batch: int,
         mu: int,
         *,
-        views: Sequence[str],
-        kept: int,
-        width: int,
-        encode: Encode,
-        measure: Callable[[Tensor], object],
-        folder: Path,
-        seed: int,
+        kinds: Sequence[str],
+        encoder: Encoder,
+        projection: Projection,
+        config: FeatureConfig,
+        device: torch.device,
     ) -> None:
-        super().__init__(labelled, unlabelled, batch, mu, AsDrawn())
-        self.views, self.kept, self.width = tuple(views), kept, width
-        self.encode, self.measure = encode, measure
-        self.folder, self.seed = folder, seed
-        self.kinds = sorted(set(views))  # a kind that is declared twice is drawn twice
-        shape_x = (len(labelled), kept, width)
-        shape_u = (len(self.kinds), len(unlabelled), kept, width)
-        size = 2 * (len(self.kinds) * len(unlabelled) + len(labelled)) * kept * width
-        if size > LARGEST:
-            raise UserError(
-                f"the features of {kept} views of {len(unlabelled)} images would take "
-                f"{size / 1e9:.0f} GB: --set kept_views={max(1, int(kept * LARGEST / size))}, "
-                "or fewer images"
-            )
-        for name, shape in (("features_x", shape_x), ("features_u", shape_u)):
-            empty = torch.zeros(shape, dtype=torch.half)
-            self.register_buffer(name, empty, persistent=False)
+        super().__init__(AsDrawn())
+        self.parts = (labelled, unlabelled)
+        self.kinds, self.encoder, self.config, self.device = tuple(kinds), encoder, config, device
+        self.projection = projection
+        for name, part in (("x", labelled), ("u", unlabelled)):
+            rows = torch.arange(len(part))
+            self.register_buffer(f"views_{name}", torch.zeros_like(rows))
+            self.register_buffer(f"readable_{name}", rows)
+            self.register_buffer(f"labels_{name}", part.labels, persistent=False)
+        self.shuffle_x = Shuffler(len(labelled), batch)
+        self.shuffle_u = Shuffler(len(unlabelled), batch * mu)
+        self.cached_x: Cached | None = None
+        self.cached_u: Cached | None = None
+        self.others: dict[int, Features] = {}  # of parts to evaluate on, by their identity
+        self.to(device)
+
+    # ------------------------------------------------------------------------------- encoding
 
     def prepare(self, watch: Watch) -> bool:
-        """Fill the cache; return False if interrupted."""
-        images, passes = torch.cat([self.images_x, self.images_u]), self.passes()
-        self.folder.mkdir(exist_ok=True)
-        for index, (kind, number) in enumerate(passes):
-            path = self.folder / f"{kind}-{number}.safetensors"
-            features = cached = load_features(path, len(images), self.width)
-            if features is None:
-                # The draws of a pass depend on nothing but the seed and its index, and leave the
-                # random state of the run as it was.
-                device = images.device
-                others = [] if device.type == "cpu" else [device]
-                backend = "mps" if device.type == "mps" else "cuda"
-                with torch.random.fork_rng(others, device_type=backend):
-                    torch.manual_seed(self.seed * len(passes) + index)
-                    before, total = index * len(images), len(passes) * len(images)
-                    features = self.encode_all(kind, images, watch, before, total)
-            if distributed.any_rank(watch.stopped()):
-                return False
-            if cached is None:
-                save_features(path, features)
-            self.store(kind, number, features.to(images.device))
-        self.measure(self.sample().float())
+        """Encode the views, fit the projection, load the features; return False if stopped."""
+        config, parts = self.config, [Features(part, self.encoder) for part in self.parts]
+        resumed = bool(self.views_x.any())
+        wanted = features.views_for(sum(map(len, parts)), config.views, config.view_budget)
+        if resumed:
+            wanted = int(torch.cat([self.views_x, self.views_u]).max())
+        features.encode_all(parts, wanted, None if resumed else config.view_seconds, watch)
+        counts = [features.count_views(part, wanted) for part in parts]
+        if min(count[count > 0].min(initial=wanted) for count in counts) < 2 or (
+            any(
+                (count == 0).sum() > len(part.bad)
+                for count, part in zip(counts, parts, strict=True)
+            )
+        ):
+            return False  # stopped before every image had two views
+        watch.go_on()
+        if not resumed:
+            self.views_x.copy_(torch.from_numpy(counts[0]))
+            self.views_u.copy_(torch.from_numpy(counts[1]))
+            self.replace_unreadable(parts)
+            self.projection.fit(*sample(parts[0], parts[1]))
+        self.cached_x = self.load(parts[0], self.views_x)
+        self.cached_u = self.load(parts[1], self.views_u)
         return True
 
-    def encode_all(
-        self, kind: str, images: Tensor, watch: Watch, before: int, total: int
-    ) -> Tensor:  # [N, width]
-        """Features of one view of each image; of fewer, if it is stopped."""
-        chunks = list[Tensor]()
-        for part in images.split(ENCODE_CHUNK):
-            chunks.append(self.encode(kind, part).half())
-            before += len(part)
-            watch.progress(before, total)
-            if watch.stopped():
-                break
-        return torch.cat(chunks)
+    def replace_unreadable(self, parts: Sequence[Features]) -> None:
+        """Let another image stand in for each unreadable one: of the same class, if labelled."""
+        for part, readable, labels in (
+            (parts[0], self.readable_x, self.labels_x),
+            (parts[1], self.readable_u, None),
+        ):
+            good = np.setdiff1d(np.arange(len(part)), list(part.bad))
+            for row in part.bad:
+                others = (
+                    good if labels is None else good[(labels[good] == labels[row]).cpu().numpy()]
+                )
+                if not len(others):
+                    name = part.part.names[row]
+                    raise UserError(
+                        f"the only labelled image of a class cannot be read ({name}: "
+                        f"{part.bad[row]}): mend it or label another one"
+                    )
+                readable[row] = int(others[row % len(others)])
 
-    def passes(self) -> list[tuple[str, int]]:
-        """What is encoded of every image: kinds of views, and the number of each."""
-        kinds = sorted({LABELLED_VIEW, *self.kinds})
-        return [(kind, number) for kind in kinds for number in range(self.kept)]
+    @torch.no_grad()
+    def load(self, part: Features, count: Tensor) -> Cached:
+        """The projected features of all views of a part."""
+        most = int(count.max()) if len(count) else 2
+        weak, strong = views.of_kind(views.WEAK, most), views.of_kind(views.STRONG, most)
+        k = self.projection.components
+        size = 2 * len(part) * most * k
+        if size > LARGEST:
+            raise UserError(
+                f"the features of {len(part):,} images with {most} views take {size / 1e9:.0f} GB: "
+                f"use fewer views (--set views=...) or components"
+            )
+        found = [
+            torch.zeros(len(part), len(numbers), k, dtype=torch.half, device=self.device)
+            for numbers in (weak, strong)
+        ]
+        for begin in range(0, len(part), CHUNK):
+            rows = slice(begin, begin + CHUNK)
+            for target, numbers in zip(found, (weak, strong), strict=True):
+                for place, view in enumerate(numbers):
+                    raw, there = part.read(view, rows)
+                    projected = self.projection(torch.from_numpy(raw).to(self.device))
+                    target[rows, place] = projected.half() * torch.from_numpy(there)[:, None].to(
+                        self.device
+                    )
+        return Cached(found[0], found[1], found[0][:, 0])
 
-    def store(self, kind: str, number: int, features: Tensor) -> None:  # [X + U, width]
-        x, u = features.split([len(self.labels_x), len(self.labels_u)])
-        if kind == LABELLED_VIEW:
-            self.features_x[:, number] = x
-        if kind in self.kinds:
-            self.features_u[self.kinds.index(kind), :, number] = u
+    def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        """The plain views of any part. Images that cannot be read are left out."""
+        if id(part) not in self.others:
+            self.others[id(part)] = Features(part, self.encoder)
+        known = self.others[id(part)]
+        features.encode_all([known], 1)
+        for begin in range(0, len(part), CHUNK):
+            plain, there = known.read(views.PLAIN, slice(begin, begin + CHUNK))
+            if there.any():
+                rows = torch.from_numpy(np.flatnonzero(there)) + begin
+                yield (
+                    self.projection(torch.from_numpy(plain[there]).to(self.device)),
+                    part.labels[rows],
+                )
 
-    def sample(self) -> Tensor:  # [n, width]
-        """Features to measure a scale by: those of labelled views, and some of unlabelled ones."""
-        seen = [self.features_x.flatten(0, 1)]
-        if LABELLED_VIEW in self.kinds:
-            seen.append(self.features_u[self.kinds.index(LABELLED_VIEW), :, 0])
-        return torch.cat(seen)
+    # ------------------------------------------------------------------------------- drawing
+
+    def before_step(self, step: int) -> None:
+        self.shuffle_x.before_step(step)
+        self.shuffle_u.before_step(step)
 
     def draw(self) -> Draw:
-        x, u = self.shuffle_x.draw(), self.shuffle_u.draw()
-        views = [self._one_of(self.features_u[self.kinds.index(kind)], u) for kind in self.views]
+        assert self.cached_x
+        assert self.cached_u
+        x = self.readable_x.index_select(0, self.shuffle_x.draw())
+        u = self.readable_u.index_select(0, self.shuffle_u.draw())
+        drawn = [self.one_of(self.cached_u, self.views_u, u, kind) for kind in self.kinds]
         return Draw(
-            self._one_of(self.features_x, x),
+            self.one_of(self.cached_x, self.views_x, x, views.WEAK),
             self.labels_x.index_select(0, x),
-            torch.stack(views, 1) if views else self.features_x.new_zeros(len(u), 0, 0),
+            torch.stack(drawn, 1) if drawn else self.cached_u.plain.new_zeros(len(u), 0, 0),
             u,
             self.labels_u.index_select(0, u),
         )
 
+    def one_of(self, cached: Cached, count: Tensor, rows: Tensor, kind: str) -> Tensor:
+        """A random view of each row; a plain one if it has no strong one."""
+        many = count.index_select(0, rows)
+        weak, strong = (many + 3) // 2, (many - 2) // 2  # of the first views: 0, 1, 2, 4, ...
+        weak = torch.where(many < 3, many, weak)
+        if kind == views.WEAK or cached.strong.shape[1] == 0:
+            return pick(cached.weak, rows, weak)
+        drawn = pick(cached.strong, rows, strong.clamp(min=1))
+        return torch.where((strong > 0)[:, None], drawn, pick(cached.weak, rows, weak))
+
     def everything(self) -> AllImages:
-        """Of each image the mean over the cached weak views, or over those there are."""
-        kind = self.kinds.index(LABELLED_VIEW) if LABELLED_VIEW in self.kinds else 0
+        """Of each image the mean over its weak views."""
+        assert self.cached_x
+        assert self.cached_u
         x, u = (
-            (part.float().mean(1) for part in features.split(CHUNK))
-            for features in (self.features_x, self.features_u[kind])
+            (cached.weak[rows].float().mean(1) for rows in readable.split(CHUNK))
+            for cached, readable in (
+                (self.cached_x, self.readable_x),
+                (self.cached_u, self.readable_u),
+            )
         )
         return AllImages(x, self.labels_x, u)
 
-    def finish(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _one_of(self, features: Tensor, rows: Tensor) -> Tensor:  # [n, width]
-        """A random one of the cached views of each row."""
-        drawn = rows * self.kept + torch.randint(self.kept, (len(rows),), device=rows.device)
-        return features.flatten(0, 1).index_select(0, drawn)
+    def counts(self) -> dict[str, float]:
+        every = torch.cat([self.views_x, self.views_u])
+        return {"views": every.float().mean().item(), "unreadable": int((every == 0).sum())}
 
 
-def save_features(path: Path, features: Tensor) -> None:
-    content = save({"features": features.cpu()})
-    files.write_file(path, lambda file: file.write(content))
+def components(config: FeatureConfig, width: int, images: int) -> int:
+    """The number of components: no more than the features and the images can have."""
+    return max(1, min(config.components, width, 2 * images - 1))
 
 
-def load_features(path: Path, images: int, width: int) -> Tensor | None:  # [images, width]
-    """What an earlier session computed; None if it is missing, damaged or of another size."""
-    try:
-        features = load_file(path)["features"]
-    except (OSError, SafetensorError, KeyError):
-        return None
-    return features if features.shape == (images, width) else None
+def pick(cached: Tensor, rows: Tensor, count: Tensor) -> Tensor:  # [N, V, k] -> [n, k]
+    """A random one of the first `count` views of each row."""
+    drawn = (torch.rand(len(rows), device=rows.device) * count).long()
+    place = rows * cached.shape[1] + torch.minimum(drawn, count - 1)
+    return cached.flatten(0, 1).index_select(0, place)
+
+
+def sample(*parts: Features) -> tuple[Tensor, Tensor]:
+    """Plain and flipped views of some images, to fit the projection to."""
+    found: list[list[Tensor]] = [[], []]
+    step = max(1, sum(map(len, parts)) // FITTED)
+    for part in parts:
+        rows = slice(None, None, step)
+        (plain, there), (flipped, also) = (part.read(view, rows) for view in (0, 1))
+        good = there & also
+        found[0].append(torch.from_numpy(plain[good]))
+        found[1].append(torch.from_numpy(flipped[good]))
+    return torch.cat(found[0]), torch.cat(found[1])

@@ -1,6 +1,7 @@
 """Settings of the data: what is learned from, which part of it is labelled, how it is read."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from comatch.config import NUMBER_OR_SHARE, Config, require, setting
 
@@ -52,6 +53,14 @@ class StreamConfig(Config):
     )
     workers: int | None = setting(None, "processes that read images; default: one a core", least=1)
     ahead: int = setting(2, "batches that are read in advance", least=1)
+
+
+class Reading(NamedTuple):
+    """How the images of a run are read."""
+
+    dataset: DataConfig
+    streaming: StreamConfig
+    encoded: bool  # only the features of a frozen encoder are in memory, not the images
 
 
 def parse_fold(fold: str) -> tuple[int, int]:

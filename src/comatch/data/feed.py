@@ -6,13 +6,13 @@ where they are read from, and their augmentation. There is one for images in dev
 encoder (`CachedFeatures`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from comatch.types import AllImages, Batch
+from comatch.types import AllImages, Batch, Part
 
 
 class Draw(NamedTuple):
@@ -37,6 +37,8 @@ class Watch(Protocol):
 
     def progress(self, done: int, total: int) -> None: ...
     def stopped(self) -> bool: ...
+    def go_on(self) -> None:
+        """What was prepared until the stop is enough: the run goes on."""
 
 
 class Feed(nn.Module):
@@ -72,9 +74,13 @@ class Feed(nn.Module):
         """All images without augmentation, as inputs of the network."""
         raise NotImplementedError
 
+    def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs of the network for any images, without augmentation, and their labels: in pieces.
+
+        Images that cannot be read are left out.
+        """
+        raise NotImplementedError
+
     def counts(self) -> dict[str, float]:
         """What the feed counts for the metrics."""
         return {}
-
-    def finish(self) -> None:
-        """Delete what is of no use once the run is finished."""

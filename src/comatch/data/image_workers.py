@@ -27,7 +27,8 @@ REQUEST = 16  # images that a worker is asked for at a time
 # can take longer than decoding.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": f"{2**26}", "MALLOC_TRIM_THRESHOLD_": f"{2**28}"}
 
-Form = Literal["square", "whole", "jpeg"]  # resized and cropped, decoded, or as it is
+# Resized and cropped, decoded, as it is, or augmented views.
+Form = Literal["square", "whole", "jpeg", "views"]
 Item = TypeVar("Item")
 
 
@@ -37,6 +38,8 @@ class Wanted(NamedTuple):
     path: str
     position: float  # of the window along the longer side, 0 to 1
     cell: int
+    views: Sequence[int] = ()  # which of `data.views`, and the identity of the image they need
+    digest: bytes = b""
 
 
 class Answer(NamedTuple):
@@ -85,6 +88,7 @@ class Workers:
             square  [3, side, side]
             whole   [H, W, 3], decoded
             jpeg    the file itself, if it is a complete JPEG without EXIF rotation
+            views   [V, 3, side, side], the views that are asked for
 
         Images that do not fit into their cells, and files that are no such JPEG, become squares.
         """
@@ -188,6 +192,8 @@ def main(file: int, size: int) -> None:
 def read_into_cell(wanted: Wanted, cell: memoryview, side: int, form: Form) -> Answer:
     if form == "jpeg" and (length := read_jpeg(wanted.path, cell)):
         return Answer(length, "jpeg")
+    if form == "views":
+        return read_views_into_cell(wanted, cell, side)
     from comatch.data.images import ImageError, read_image, read_whole  # slow to import
 
     path = Path(wanted.path)
@@ -200,6 +206,18 @@ def read_into_cell(wanted: Wanted, cell: memoryview, side: int, form: Form) -> A
     if whole is None:
         return Answer(pixels.nbytes, "square")
     return Answer(whole.nbytes, "whole", whole.shape[:2])
+
+
+def read_views_into_cell(wanted: Wanted, cell: memoryview, side: int) -> Answer:
+    from comatch.data.images import ImageError
+    from comatch.data.views import read_views
+
+    try:
+        pixels = read_views(Path(wanted.path), wanted.digest, wanted.views, side)
+    except ImageError as error:
+        return Answer(0, "views", why=str(error))
+    cell[: pixels.nbytes] = pixels.reshape(-1).data
+    return Answer(pixels.nbytes, "views")
 
 
 def read_jpeg(path: str, cell: memoryview) -> int:

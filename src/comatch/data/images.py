@@ -35,6 +35,22 @@ def read_whole(path: Path, size: int, room: int) -> np.ndarray | None:  # [H, W,
         return np.asarray(_rgb(_upright(image)))
 
 
+def read_rgb(path: Path, size: int) -> Image.Image:
+    """Decode one image upright in RGB. Of a large one, the shorter side is about twice `size`."""
+    with _opened(path, size) as image:
+        return bounded(image, size)
+
+
+def bounded(image: Image.Image, size: int) -> Image.Image:
+    """The image upright in RGB, reduced so that its shorter side is about twice `size`."""
+    if image.width * image.height > MANY_PIXELS:
+        image.load()
+        return _upright(_reduced(image, (0, 0, *image.size), min(image.size) // (2 * size)))
+    image = _rgb(_upright(image))
+    factor = min(image.size) // (2 * size)
+    return image.reduce(factor) if factor > 1 else image
+
+
 def original_size(path: Path) -> tuple[int, int] | None:
     """Width and height of the upright image, from the head of the file; None if unreadable."""
     try:
@@ -76,7 +92,11 @@ def square(image: Image.Image, size: int, position: float = 0.5) -> np.ndarray: 
     `position` of the crop is 0 at the beginning of the longer side and 1 at its end.
     """
     if image.width * image.height > MANY_PIXELS:
-        image = _upright(_reduced(image, size, position))
+        image.load()
+        side = min(image.size)
+        left, top = (round((edge - side) * position) for edge in image.size)
+        box = (left, top, left + side, top + side)
+        image = _upright(_reduced(image, box, side // (2 * size)))
     else:
         image = _rgb(_upright(image))
     centering = (position, position)
@@ -84,16 +104,12 @@ def square(image: Image.Image, size: int, position: float = 0.5) -> np.ndarray: 
     return np.ascontiguousarray(np.array(image).transpose(2, 0, 1))
 
 
-def _reduced(image: Image.Image, size: int, position: float) -> Image.Image:
-    """A large image in RGB, cropped to a square and reduced, not yet upright."""
-    image.load()
-    side = min(image.size)
-    left, top = (round((edge - side) * position) for edge in image.size)
-    factor = max(1, side // (2 * size))
-    rows = factor * max(1, STRIP // (factor * side))
-    boxes = [
-        (left, y, left + side, min(y + rows, top + side)) for y in range(top, top + side, rows)
-    ]
+def _reduced(image: Image.Image, box: tuple[int, int, int, int], factor: int) -> Image.Image:
+    """A box of a large image in RGB, reduced by a factor, not yet upright."""
+    left, top, right, bottom = box
+    factor = max(1, factor)
+    rows = factor * max(1, STRIP // (factor * (right - left)))
+    boxes = [(left, y, right, min(y + rows, bottom)) for y in range(top, bottom, rows)]
     scale = None
     if image.mode.startswith(("I", "F")):
         extremes = [_extremes(_values(image.crop(box))) for box in boxes]

@@ -4,13 +4,14 @@ A whole data set of small images fits on a GPU as bytes (CIFAR-10: 150 MB), so d
 one gather, and nothing is copied from the host during training.
 """
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from comatch.data.feed import Augment, Draw, Feed
 from comatch.data.order import Shuffler
-from comatch.types import AllImages, Images
-
-CHUNK = 512  # images that the network encodes at once
+from comatch.data.streaming import CHUNK, plain_inputs
+from comatch.types import AllImages, Images, Part
 
 
 class Resident(Feed):
@@ -54,3 +55,7 @@ class Resident(Feed):
             map(self.augment.plain, part.split(CHUNK)) for part in (self.images_x, self.images_u)
         )
         return AllImages(x, self.labels_x, u)
+
+    def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        side = self.images_x.shape[-1]
+        return plain_inputs(part, self.augment, side, self.images_x.device)

@@ -25,10 +25,12 @@ from torch import Tensor
 from comatch import distributed
 from comatch.data.feed import Augment, Draw, Feed
 from comatch.data.order import Schedule, slice_of
-from comatch.data.reader import CHUNK, Chunk, Reader, example, pinned
+from comatch.data.reader import CHUNK as READ_CHUNK
+from comatch.data.reader import Chunk, Reader, example, pinned
 from comatch.errors import UserError
 from comatch.types import Files, Images, Part
 
+CHUNK = 512  # images that the network encodes at once
 TOLERATED = 3  # unreadable images that are no error, however few images there are
 
 
@@ -66,7 +68,8 @@ class Streaming(Feed):
         mu: int,
         augment: Augment,
         *,
-        side: int,
+        image_size: int,
+        side: int | None = None,
         device: torch.device,
         seed: int = 0,
         workers: int | None = None,
@@ -74,9 +77,11 @@ class Streaming(Feed):
     ) -> None:
         super().__init__(augment)
         self.parts, self.seed, self.ahead = (labelled, unlabelled), seed, ahead
+        self.image_size, self.workers = image_size, workers
         self.shuffle_x = Schedule(len(labelled), batch, seed, 0)
         self.shuffle_u = Schedule(len(unlabelled), batch * mu, seed, 1)
         self.sizes = [len(distributed.share(n)) for n in (batch, batch * mu)]
+        side = side or side_for(image_size)
         pixels = torch.zeros(sum(self.sizes), 3, side, side, dtype=torch.uint8, device=device)
         self.register_buffer("images", pixels, persistent=False)
         for name, size in zip(("y", "rows", "truth"), (*self.sizes, self.sizes[1]), strict=True):
@@ -115,14 +120,18 @@ class Streaming(Feed):
         self.unreadable[rows] = True
         return {"unreadable": len(rows)}
 
+    def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        device = self.images.device
+        return plain_inputs(part, self.augment, self.image_size, device, self.workers)
+
     def _submit(self, step: int) -> list[Future[Chunk]]:
         random = np.random.default_rng([self.seed, 2, step])
         futures = []
         for files, order in zip(self.parts, (self.shuffle_x, self.shuffle_u), strict=True):
             rows = order.at(step).tolist()
             positions = random.random(order.batch)[slice_of(order.batch)].tolist()
-            for begin in range(0, len(rows), CHUNK):
-                some = slice(begin, begin + CHUNK)
+            for begin in range(0, len(rows), READ_CHUNK):
+                some = slice(begin, begin + READ_CHUNK)
                 futures.append(self.reader.submit(files, rows[some], positions[some], replace=True))
         return futures
 
@@ -158,6 +167,19 @@ class Streaming(Feed):
             self.copied[-1].record()
             if len(self.copied) > self.ahead:
                 self.copied.popleft().synchronize()
+
+
+def plain_inputs(
+    part: Part,
+    augment: Augment,
+    image_size: int,
+    device: torch.device,
+    workers: int | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """All images of a part as inputs of the network, without augmentation, and their labels."""
+    for images, labels in in_pieces(part, image_size, device, workers):
+        for some, known in zip(images.split(CHUNK), labels.split(CHUNK), strict=True):
+            yield augment.plain(some.to(device)), known
 
 
 def in_pieces(

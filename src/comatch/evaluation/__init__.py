@@ -1,6 +1,21 @@
 """Accuracy and calibration of a network, on images whose labels are known."""
 
 from comatch.evaluation import temperature
-from comatch.evaluation.accuracy import Evaluation, Scores, evaluate, features, probabilities
+from comatch.evaluation.accuracy import (
+    Evaluation,
+    Scores,
+    evaluate,
+    features,
+    predict,
+    probabilities,
+)
 
-__all__ = ["Evaluation", "Scores", "evaluate", "features", "probabilities", "temperature"]
+__all__ = [
+    "Evaluation",
+    "Scores",
+    "evaluate",
+    "features",
+    "predict",
+    "probabilities",
+    "temperature",
+]

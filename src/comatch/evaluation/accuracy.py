@@ -11,9 +11,14 @@ from torch import Tensor
 
 from comatch import distributed
 from comatch.augment.policies import normalise
-from comatch.data.streaming import in_pieces
 from comatch.nets import Network, Output
 from comatch.types import Part
+
+
+def predict(net: Network, inputs: Tensor) -> Tensor:
+    """p(y|x) [n, C] of inputs of a network, in evaluation mode, on the CPU."""
+    with net.eval_mode(), torch.no_grad():
+        return F.softmax(net(inputs).logits, dim=1).cpu()
 
 
 def probabilities(
@@ -162,28 +167,25 @@ def most_confused(predictions: Tensor, label: int) -> tuple[int, float] | None:
     return int(most), int(count) / len(predictions)
 
 
+Pieces = Iterable[tuple[Tensor, Tensor]]  # inputs [n, ...] and labels [n]
+
+
 def evaluate(
     part: Part,
+    pieces: Callable[[Part], Pieces],
     predict: Callable[[Tensor], Tensor],
     classes: list[str],
-    image_size: int,
-    device: torch.device,
-    workers: int | None = None,
-    side: int | None = None,
 ) -> Evaluation:
-    """Evaluate `predict`, images to p [n, C], on a part in memory or on disk.
+    """Evaluate `predict`, inputs to p [n, C] on the CPU, on the images of a part.
 
-    Images on disk are resized to `side` and cropped, as by `in_pieces`; those that cannot be read
-    are left out. Each rank predicts its share of the images, and all ranks return the same.
+    `pieces` turns a part into inputs, without the images that cannot be read. Each rank predicts
+    its share of the images, and all ranks return the same.
     """
     numbered = replace(part, labels=torch.arange(len(part)))  # to know the rows of each piece
     mine = numbered
     if len(part) >= distributed.world() > 1:
         mine = mine.subset(torch.arange(distributed.rank(), len(part), distributed.world()))
-    found = [
-        (rows, compare(predict(images), part.labels[rows]))
-        for images, rows in in_pieces(mine, image_size, device, workers, side)
-    ]
+    found = [(rows, compare(predict(images), part.labels[rows])) for images, rows in pieces(mine)]
     if mine is not numbered:
         found = [piece for pieces in distributed.collect(found) for piece in pieces]
     predicted = concatenate(predictions for _, predictions in found)

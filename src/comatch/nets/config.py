@@ -33,7 +33,4 @@ class ModelConfig(Config):
         False, "with init: load a file's classifier too, made for the same classes in this order"
     )
     frozen: bool = setting(False, "with init: keep the encoder's weights, train only the heads")
-    kept_views: int = setting(
-        4, "with frozen: augmented views of each image whose features are cached", least=1
-    )
     fused: bool = setting(True, "fused norm, activation and convolution kernels: bf16 on a GPU")

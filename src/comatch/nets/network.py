@@ -17,6 +17,13 @@ class Output(NamedTuple):
     embedding: Tensor  # [N, D]             g(f(x)), length one; D = 0 without a projection head
 
 
+def width_of(encoder: nn.Module) -> int:
+    """The width of an encoder's features."""
+    # Some timm models widen their features once more before the classifier.
+    width: int = getattr(encoder, "head_hidden_size", None) or encoder.num_features  # type: ignore
+    return width
+
+
 class Network(nn.Module):
     """p(y|x) = h(f(x)) and z(x) = g(f(x)).
 
@@ -32,8 +39,7 @@ class Network(nn.Module):
         head_activation: str = "leaky_relu",
     ) -> None:
         super().__init__()
-        # Some timm models widen their features once more before the classifier.
-        width: int = getattr(encoder, "head_hidden_size", None) or encoder.num_features  # type: ignore
+        width = width_of(encoder)
         self.encoder = encoder
         self.classifier = nn.Linear(width, classes)
         self.projector = (

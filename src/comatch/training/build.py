@@ -1,26 +1,28 @@
 """From a recipe, a data set and a split to everything that training needs, on one device."""
 
-from collections.abc import Callable
-from pathlib import Path
+import hashlib
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from comatch import methods
-from comatch.augment import policies
 from comatch.augment.batch import AugmentBatch
 from comatch.augment.policies import Views
 from comatch.config import values_of
-from comatch.data.cached_features import CachedFeatures
+from comatch.data import views
+from comatch.data.cached_features import CachedFeatures, components
+from comatch.data.features import Encoder
 from comatch.data.feed import Feed
 from comatch.data.resident import Resident
 from comatch.data.splits import Split
 from comatch.data.streaming import Streaming, in_pieces, side_for
 from comatch.device import choose_precision
 from comatch.methods import Method
-from comatch.nets import WideResNet, build_encoder
-from comatch.nets.frozen import freeze
+from comatch.nets import Network, WideResNet, build_encoder
+from comatch.nets.engine import Engine
+from comatch.nets.frozen import GivenFeatures, build_frozen
+from comatch.nets.network import width_of
 from comatch.nets.pretrained import Loaded
 from comatch.nets.sync_batchnorm import sync_batchnorm
 from comatch.training.checks import check
@@ -40,41 +42,44 @@ class Built(NamedTuple):
     step: TrainStep
     mean: Tensor  # [3]
     std: Tensor  # [3]
+    whole: Network | None = None  # with the frozen encoder, whose features the method is given
     loaded: Loaded | None = None  # the initial weights, if they are not random
 
+    @property
+    def trained(self) -> Network:
+        """The network from images to predictions that is saved."""
+        evaluated = self.method.evaluated
+        if self.whole is None:
+            return evaluated
+        self.whole.classifier, self.whole.projector = evaluated.classifier, evaluated.projector
+        return self.whole
 
-def build(
-    recipe: Recipe,
-    dataset: Dataset,
-    split: Split,
-    device: torch.device,
-    cache: Path = Path("features"),
-) -> Built:
-    """Build method, feed and step. A feed of cached features keeps its files in `cache`."""
+
+def build(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Built:
+    """Build method, feed and step."""
+    model, size = recipe.model, recipe.dataset.image_size
     mean, std = (value.to(device) for value in normalisation(recipe, dataset))
-    method = build_method(recipe, dataset, split, mean, std)
-    loaded = load_initial(method, recipe.model, recipe.dataset.image_size, dataset.classes)
-    nets: list[Any] = [method.net, method.ema.net]
-    if recipe.model.frozen:
-        for net in nets:
-            freeze(net)
+    encoder = build_encoder_for(recipe)
+    method = build_method(recipe, dataset, split, mean, std, encoder)
+    whole = whole_network(recipe, method, encoder) if model.frozen else None
+    loaded = load_initial(net_of(encoder) if whole else method.net, model, size, dataset.classes)
+    method.ema.net.load_state_dict(method.net.state_dict())
     sync_batchnorm(method)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     bf16 = choose_precision(recipe.precision, device) == "bf16"
+    nets: list[Any] = [method.net, method.ema.net]
     for net in nets:
         net.compute_dtype = torch.bfloat16 if bf16 else None
-    views = Views(**values_of(recipe.views), size=recipe.dataset.image_size)
-    augment = AugmentBatch(method.views, views, mean, std)
-    feed = build_feed(recipe, dataset, split, method, augment, views, cache)
+    if whole:
+        feed: Feed = build_feature_feed(recipe, dataset, split, method, whole, mean, std)
+    else:
+        feed = build_feed(recipe, dataset, split, method, mean, std)
     step = TrainStep(method, feed, recipe, device)
-    return Built(recipe, dataset.classes, method, feed, step, mean, std, loaded)
+    return Built(recipe, dataset.classes, method, feed, step, mean, std, whole, loaded)
 
 
-def build_method(
-    recipe: Recipe, dataset: Dataset, split: Split, mean: Tensor, std: Tensor
-) -> Method:
-    """The method with its network. Settings that do not fit method or data are an error."""
-    model, optim = recipe.model, recipe.optim
+def build_encoder_for(recipe: Recipe) -> nn.Module:
+    model = recipe.model
     encoder = build_encoder(
         model.net,
         recipe.dataset.image_size,
@@ -84,6 +89,19 @@ def build_method(
     )
     if isinstance(encoder, WideResNet):
         encoder.fused = model.fused
+    return encoder
+
+
+def build_method(
+    recipe: Recipe,
+    dataset: Dataset,
+    split: Split,
+    mean: Tensor,
+    std: Tensor,
+    encoder: nn.Module,
+) -> Method:
+    """The method with its network. Settings that do not fit method or data are an error."""
+    model, optim = recipe.model, recipe.optim
     unlabelled = len(unlabelled_rows(recipe, split))
     task = Task(
         classes=len(dataset.classes),
@@ -93,12 +111,36 @@ def build_method(
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
     )
+    if model.frozen:  # the method is given features
+        images = len(split.labelled) + unlabelled
+        encoder = GivenFeatures(components(recipe.features, width_of(encoder), images))
     method = methods.build(recipe.method, encoder, task)
     for net in (method.net, method.ema.net):
         if net.projector:
             net.projector.set_activation(model.head_activation)  # type: ignore[union-attr, operator]
     check(recipe, method, dataset.train, len(split.unlabelled))
     return method
+
+
+def whole_network(recipe: Recipe, method: Method, encoder: nn.Module) -> Network:
+    """The frozen encoder, a projection, and the heads of the method."""
+    evaluated = method.evaluated
+    embedding_dim = evaluated.projector.width if evaluated.projector else 0
+    with torch.random.fork_rng(devices=[]):  # its own heads are replaced
+        whole = build_frozen(
+            encoder,
+            evaluated.classifier.in_features,
+            method.classes,
+            embedding_dim,
+            recipe.model.head_activation,
+        )
+    return whole
+
+
+def net_of(encoder: nn.Module) -> Network:
+    """A network with this encoder, to load initial weights into the encoder."""
+    with torch.random.fork_rng(devices=[]):
+        return Network(encoder, classes=1)
 
 
 def unlabelled_rows(recipe: Recipe, split: Split) -> Tensor:
@@ -108,16 +150,12 @@ def unlabelled_rows(recipe: Recipe, split: Split) -> Tensor:
 
 
 def build_feed(
-    recipe: Recipe,
-    dataset: Dataset,
-    split: Split,
-    method: Method,
-    augment: AugmentBatch,
-    views: Views,
-    cache: Path,
+    recipe: Recipe, dataset: Dataset, split: Split, method: Method, mean: Tensor, std: Tensor
 ) -> Feed:
-    """The feed for these images: read from disk, in device memory, or as cached features."""
-    train, optim, device = dataset.train, recipe.optim, augment.mean.device
+    """The feed for these images: read from disk during training, or in device memory."""
+    train, optim, device = dataset.train, recipe.optim, mean.device
+    drawn = Views(**values_of(recipe.views), size=recipe.dataset.image_size)
+    augment = AugmentBatch(method.views, drawn, mean, std)
     unlabelled, mu = unlabelled_rows(recipe, split), optim.mu
     if isinstance(train, Files):
         return Streaming(
@@ -126,7 +164,7 @@ def build_feed(
             optim.batch,
             optim.mu if method.views else 0,
             augment,
-            side=side_for(recipe.dataset.image_size),
+            image_size=recipe.dataset.image_size,
             device=device,
             seed=recipe.seed,
             workers=recipe.streaming.workers,
@@ -135,36 +173,53 @@ def build_feed(
     if not method.views:  # the method uses no unlabelled image, and the feed cannot be empty
         unlabelled, mu = split.labelled[:1], 1
     parts = train.subset(split.labelled), train.subset(unlabelled), optim.batch, mu
-    if not recipe.model.frozen:
-        return Resident(*parts, augment).to(device)
+    return Resident(*parts, augment).to(device)
+
+
+def build_feature_feed(
+    recipe: Recipe,
+    dataset: Dataset,
+    split: Split,
+    method: Method,
+    whole: Network,
+    mean: Tensor,
+    std: Tensor,
+) -> Feed:
+    """The feed of the features that the frozen encoder has of the images."""
+    frozen: Any = whole.encoder
+    size, device = recipe.dataset.image_size, mean.device
+    name = f"{recipe.model.net}-{size}px-{identity(frozen.net, mean, std)}"
+    encoder = Encoder(
+        name,
+        frozen.projection.width,
+        size,
+        lambda: Engine(frozen.net, mean, std, size, device),
+    )
+    unlabelled, mu = unlabelled_rows(recipe, split), recipe.optim.mu
+    if not method.views:
+        unlabelled, mu = split.labelled[:1], 1
     return CachedFeatures(
-        *parts,
-        views=method.views,
-        kept=recipe.model.kept_views,
-        width=method.net.classifier.in_features,
-        encode=frozen_encoder(method, augment, views),
-        measure=lambda features: [
-            net.encoder.measure(features)  # type: ignore[operator, union-attr]
-            for net in (method.net, method.ema.net)
-        ],
-        folder=cache,
-        seed=recipe.seed,
-    ).to(device)
+        dataset.train.subset(split.labelled),
+        dataset.train.subset(unlabelled),
+        recipe.optim.batch,
+        mu,
+        kinds=method.views,
+        encoder=encoder,
+        projection=frozen.projection,
+        config=recipe.features,
+        device=device,
+    )
 
 
-def frozen_encoder(
-    method: Method, augment: AugmentBatch, views: Views
-) -> Callable[[str, Tensor], Tensor]:
-    """A function from a kind of view and images [n, 3, H, W] to features [n, width]."""
+def identity(net: nn.Module, mean: Tensor, std: Tensor) -> str:
+    """A hash of the weights, of the normalisation and of how views are made.
 
-    @torch.no_grad()
-    def encode(kind: str, images: Tensor) -> Tensor:
-        with method.net.eval_mode():
-            view = augment.plain(policies.build(kind, views)(images))
-            features: Tensor = method.net.encoder.net(view)  # type: ignore[operator]
-        return features
-
-    return encode
+    The features of another encoder, or of another version of it, are never used by mistake.
+    """
+    digest = hashlib.blake2b(f"{views.VERSION} {net}".encode(), digest_size=8)
+    for tensor in (mean, std, *net.state_dict().values()):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def normalisation(recipe: Recipe, dataset: Dataset) -> tuple[Tensor, Tensor]:
@@ -184,6 +239,7 @@ def normalisation(recipe: Recipe, dataset: Dataset) -> tuple[Tensor, Tensor]:
 def description(run: Built) -> dict[str, Any]:
     """What is needed to use the trained network: model.json beside the weights."""
     projector = run.method.evaluated.projector
+    projection = getattr(run.trained.encoder, "projection", None)
     model, size = run.recipe.model, run.recipe.dataset.image_size
     return {
         "net": model.net,
@@ -193,6 +249,7 @@ def description(run: Built) -> dict[str, Any]:
         "embedding_dim": projector.width if projector else 0,
         "head_activation": model.head_activation,
         "frozen": model.frozen,
+        "components": projection.components if projection else 0,
         "classes": run.classes,
         "mean": run.mean.tolist(),
         "std": run.std.tolist(),

@@ -23,12 +23,7 @@ def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
             f"{name} rotates images, and the features of a frozen encoder are computed before "
             "training: use another --method, or --set frozen=no"
         )
-    if recipe.model.frozen and isinstance(train, Files):
-        raise UserError(
-            "a frozen encoder encodes all images before the first step, and streamed images "
-            "are never all in memory: use --set stream=no, or --set frozen=no"
-        )
-    if method.needs_all_images() and isinstance(train, Files):
+    if method.needs_all_images() and isinstance(train, Files) and not recipe.model.frozen:
         raise UserError(
             f"{name} needs all images at once, and streamed images are never all in memory: "
             "use --set stream=no, or another method"

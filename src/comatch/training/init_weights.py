@@ -6,8 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from comatch.errors import UserError
-from comatch.methods import Method
-from comatch.nets import is_wide, pretrained
+from comatch.nets import Network, is_wide, pretrained
 from comatch.nets.config import ModelConfig
 from comatch.nets.pretrained import Loaded
 from comatch.training.run_folder import RunFolder
@@ -20,21 +19,20 @@ class Weights(NamedTuple):
 
 
 def load_initial(
-    method: Method, model: ModelConfig, image_size: int, classes: list[str]
+    net: Network, model: ModelConfig, image_size: int, classes: list[str]
 ) -> Loaded | None:
-    """Load `init` into the method's network and its EMA copy, if it is set."""
+    """Load `init` into a network, if it is set."""
     if model.init is None:
         return None
     weights = read_weights(model.init, model.net, image_size)
     asked = model.init_classifier
     same = weights.classes == classes or (asked and weights.classes is None)
-    loaded = pretrained.fill(method.net, weights.tensors, weights.source, classifier=same)
+    loaded = pretrained.fill(net, weights.tensors, weights.source, classifier=same)
     if asked and loaded.heads["classifier"] != "loaded":
         raise UserError(
             f"init_classifier=yes: {weights.source} has no classifier for the {len(classes)} "
             f"classes of these data: classifier {loaded.heads['classifier']}"
         )
-    method.ema.net.load_state_dict(method.net.state_dict())
     return loaded
 
 

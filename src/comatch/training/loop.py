@@ -49,11 +49,10 @@ def fit(
     split = folder.split_for(recipe, dataset)
     ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)
-    # A resumed run has its weights in the checkpoint. The file it started from may be gone.
+    # A resumed run has the weights that learn in its checkpoint: their file may be gone.
     first = not folder.checkpoint.exists()
-    run = build(
-        recipe if first else replace(recipe, init=None), dataset, split, device, folder.features
-    )
+    initial = recipe if first or recipe.model.frozen else replace(recipe, init=None)
+    run = build(initial, dataset, split, device)
     distributed.seed(recipe.seed)  # from here on, each rank draws for its own images
     with files.locked(folder.path):  # nothing is written before everything was checked
         if is_new and distributed.rank() == 0:
@@ -77,7 +76,6 @@ def take_steps(
     """Take the steps that are left, and write what comes of them. Return the summary."""
     recipe, device = run.recipe, run.mean.device
     start, seconds, position = state.restore(folder, run)
-    model_json = description(run)
     held_out = dataset.train.subset(split.validation) if len(split.validation) else None
     parts = {"": dataset.test, "validation_": held_out}
     began = time.perf_counter() - seconds
@@ -120,7 +118,7 @@ def take_steps(
             if last or done % recipe.checkpoint_every == 0 or stopping:
                 stop_on_bad_numbers(run.step.meter, done, folder)
                 # The checkpoint comes last: what a kill before it leaves is written again.
-                folder.write_model(run.method.evaluated, model_json)
+                folder.write_model(run.trained, description(run))
                 state.save(folder, run, done, time.perf_counter() - began, journal.position)
             if stopping and not last:
                 raise Interrupted(done, folder.path)
@@ -139,7 +137,6 @@ def take_steps(
         **run.feed.counts(),
     }
     files.write_json(folder.summary, summary)
-    run.feed.finish()
     return summary
 
 
@@ -148,26 +145,28 @@ class WatchBar:
 
     def __init__(self, bar: Bar, stop: StopRequest) -> None:
         self.progress = bar.encoding
-        self.stop = stop
+        self.bar, self.stop = bar, stop
 
     def stopped(self) -> bool:
         return self.stop.asked
+
+    def go_on(self) -> None:
+        if self.stop.asked:
+            self.bar.say("encoding was stopped; training begins with the views there are")
+            self.stop.asked = False
 
 
 def evaluate(run: Built, parts: dict[str, Part | None]) -> dict[str, float]:
     """Accuracy of the EMA model on each part that there is."""
 
-    def predict(images: Tensor) -> Tensor:
-        return evaluation.probabilities(run.method.evaluated, images, run.mean, run.std)
+    def predict(inputs: Tensor) -> Tensor:
+        return evaluation.predict(run.method.evaluated, inputs)
 
-    size, workers = run.recipe.dataset.image_size, run.recipe.streaming.workers
     values: dict[str, float] = {}
     for prefix, part in parts.items():
         if part is None:
             continue
-        scores = evaluation.evaluate(
-            part, predict, run.classes, size, run.mean.device, workers
-        ).scores
+        scores = evaluation.evaluate(part, run.feed.inputs, predict, run.classes).scores
         values[f"{prefix}top1"] = scores.top1
         if scores.top5 is not None:
             values[f"{prefix}top5"] = scores.top5

@@ -8,7 +8,8 @@ from typing import Any
 
 from comatch.augment.policies import ViewConfig
 from comatch.config import Config, MethodConfig, flatten, replace, require, setting, settings_of
-from comatch.data.config import DataConfig, StreamConfig
+from comatch.data.cached_features import FeatureConfig
+from comatch.data.config import DataConfig, Reading, StreamConfig
 from comatch.nets.config import ModelConfig
 from comatch.training.optim import OptimConfig
 
@@ -22,6 +23,7 @@ class Recipe(Config):
     dataset: DataConfig = field(default_factory=DataConfig)
     streaming: StreamConfig = field(default_factory=StreamConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     precision: str = setting(
@@ -46,6 +48,10 @@ class Recipe(Config):
     def method_name(self) -> str:
         """The name of the method, for people and folders: of a file, without its path."""
         return Path(self.method.method).stem
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.dataset, self.streaming, self.model.frozen)
 
     @property
     def split_seed(self) -> int:

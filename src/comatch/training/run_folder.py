@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from comatch import distributed, files, methods
 from comatch.config import flatten, known_settings, to_json
 from comatch.data import splits
-from comatch.data.config import DataConfig, StreamConfig
+from comatch.data.config import DataConfig, Reading, StreamConfig
 from comatch.data.splits import Split
 from comatch.errors import UserError
 from comatch.files import read_json
@@ -50,7 +50,6 @@ class RunFolder:
         self.weights = path / "model.safetensors"
         self.model = path / "model.json"
         self.summary = path / "summary.json"
-        self.features = path / "features"  # the feature cache of an unfinished run
 
     def exists(self) -> bool:
         return self.config.exists()
@@ -102,10 +101,13 @@ class RunFolder:
             raise UserError(f"{self.config} is not the configuration of a run") from None
         return recipe
 
-    def data_config(self) -> tuple[DataConfig, StreamConfig]:
-        """The settings of the data, of a run of any version."""
-        return known_settings(DataConfig, self.settings()), known_settings(
-            StreamConfig, self.settings()
+    def reading(self) -> Reading:
+        """How the images were read, of a run of any version."""
+        settings = self.settings()
+        return Reading(
+            known_settings(DataConfig, settings),
+            known_settings(StreamConfig, settings),
+            "components" in settings and settings["frozen"],
         )
 
     def version(self) -> str:

@@ -120,7 +120,7 @@ def stream_rate(
         recipe.optim.batch,
         recipe.optim.mu,
         augment_batch(recipe, ("weak",), device),  # not called: `work` augments
-        side=side_for(recipe.dataset.image_size),
+        image_size=recipe.dataset.image_size,
         device=device,
         workers=workers,
         ahead=recipe.streaming.ahead,

@@ -10,15 +10,14 @@ the prefix up to the backward pass and forward and backward of the network alone
 
 import itertools
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from comatch.data.features import Unwatched
 from comatch.data.splits import Split
 from comatch.data.streaming import Streaming
 from comatch.device import free_memory, peak_memory_mb, synchronize
@@ -43,21 +42,10 @@ def silent(text: str) -> None:
     """Report nothing."""
 
 
-class Unwatched:
-    """Nobody follows the preparation of the feed."""
-
-    def progress(self, done: int, total: int) -> None:
-        pass
-
-    def stopped(self) -> bool:
-        return False
-
-
 def build_prepared(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) -> Built:
-    """A run whose next step can be taken. Features of a frozen encoder are cached in memory."""
-    with tempfile.TemporaryDirectory() as cache:
-        run = build(recipe, dataset, split, device, Path(cache))
-        run.feed.prepare(Unwatched())
+    """A run whose next step can be taken."""
+    run = build(recipe, dataset, split, device)
+    run.feed.prepare(Unwatched())
     return run
 
 

@@ -34,7 +34,7 @@ from comatch.planning import (
     summarise,
 )
 from comatch.tables import origin, to_text
-from comatch.training.build import build_method, normalisation
+from comatch.training.build import build_encoder_for, build_method, net_of, normalisation
 from comatch.training.init_weights import load_initial
 from comatch.training.loop import fit
 from comatch.training.progress import show_summary
@@ -118,8 +118,7 @@ def compare(
         check_splits(jobs)
         return Comparison(folder, publish(folder, jobs))
     home = home_of_data(request, jobs)
-    config, streaming = recipes[0].dataset, recipes[0].streaming
-    dataset = load_dataset(config, streaming, home, request.progress, request.strict)
+    dataset = load_dataset(recipes[0].reading, home, request.progress, request.strict)
     check_methods(todo, dataset)
     check_splits(jobs, dataset)
 
@@ -240,10 +239,12 @@ def check_methods(jobs: Sequence[Job], dataset: Dataset) -> None:
         )
     mean, std = normalisation(jobs[0].recipe, dataset)
     for job in {job.method: job for job in jobs}.values():
-        method = build_method(job.recipe, dataset, job.split(dataset), mean, std)
+        encoder = build_encoder_for(job.recipe)
+        method = build_method(job.recipe, dataset, job.split(dataset), mean, std, encoder)
         if not job.folder.checkpoint.exists():
             config, size = job.recipe.model, job.recipe.dataset.image_size
-            load_initial(method, config, size, dataset.classes)
+            net = net_of(encoder) if config.frozen else method.net
+            load_initial(net, config, size, dataset.classes)
 
 
 def check_splits(jobs: Sequence[Job], dataset: Dataset | None = None) -> None:

@@ -369,7 +369,7 @@ def rehearse(groups: Sequence[Group]) -> None:
         key = (recipe.dataset.data, recipe.dataset.image_size, recipe.dataset.labels_file, home)
         if key not in opened:
             show = group.request.progress
-            opened[key] = load_dataset(recipe.dataset, recipe.streaming, home, show)
+            opened[key] = load_dataset(recipe.reading, home, show)
         check_methods([job for job in jobs if not job.finished], opened[key])
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from comatch import evaluation
 from comatch.commands.reproduce import paper
+from comatch.data.streaming import in_pieces
 from comatch.device import choose_device
 from comatch.errors import UserError, shortened
 from comatch.evaluation import Scores
@@ -50,7 +51,7 @@ def evaluate_checkpoint(file: str, request: Request) -> Checkpoint:
     device = choose_device(request.device)
     recipe = plan(request, device)
     home = Path(request.data_dir or "data")
-    dataset = load_dataset(recipe.dataset, recipe.streaming, home, request.progress)
+    dataset = load_dataset(recipe.reading, home, request.progress)
     if dataset.test is None:
         raise UserError(f"{dataset.name} has no test part to evaluate {file} on")
     model, size = recipe.model, recipe.dataset.image_size
@@ -66,10 +67,13 @@ def evaluate_checkpoint(file: str, request: Request) -> Checkpoint:
         return evaluation.probabilities(net, images, mean, std)
 
     workers = recipe.streaming.workers
-    scores = evaluation.score_part(
-        dataset.test, predict, len(dataset.classes), size, device, workers
+    found = evaluation.evaluate(
+        dataset.test,
+        lambda part: in_pieces(part, size, device, workers),
+        predict,
+        dataset.classes,
     )
-    return Checkpoint(recipe, loaded, scores)
+    return Checkpoint(recipe, loaded, found.scores)
 
 
 def require_classifier(loaded: Loaded) -> None:

@@ -1,0 +1,134 @@
+"""Runs a network that does not learn, as fast as the machine can.
+
+On a CPU the network is converted to OpenVINO, which takes two seconds and is several times as fast
+as PyTorch; its results differ by rounding. On a GPU it is compiled by PyTorch and runs in bf16. A
+network that cannot be converted runs in PyTorch.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # images that are computed at once
+
+
+class Pixels(nn.Module):
+    """A network on pixels 0 .. 255 instead of normalised images."""
+
+    shift: Tensor  # [3, 1, 1]
+    factor: Tensor  # [3, 1, 1]
+
+    def __init__(self, net: nn.Module, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("shift", (255 * mean.float())[:, None, None])
+        self.register_buffer("factor", (1 / (255 * std.float()))[:, None, None])
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        output: Tensor = self.net((pixels.float() - self.shift) * self.factor)
+        return output
+
+
+class Engine:
+    """A function from uint8 images [n, 3, size, size] to the output of a network [n, ...].
+
+    The network is copied, so it must not change afterwards. `name` says what runs it.
+    """
+
+    def __init__(
+        self, net: nn.Module, mean: Tensor, std: Tensor, size: int, device: torch.device
+    ) -> None:
+        self.batch, self.size, self.device = BATCH[device.type], size, device
+        module = copy.deepcopy(Pixels(net, mean.cpu(), std.cpu())).eval().requires_grad_(False)
+        self.name, self.run = "PyTorch", self._eager(module)
+        if device.type == "cuda":
+            self.name, self.run = "PyTorch, compiled, bf16", self._compiled(module)
+        elif device.type == "cpu":
+            try:
+                self.run, self.name = self._converted(module), "OpenVINO"
+            except Exception as error:  # of the exporter or of the converter
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                warnings.warn(
+                    f"images are encoded by PyTorch, which is slower: OpenVINO cannot run this "
+                    f"network ({reason[:200]})",
+                    stacklevel=2,
+                )
+
+    def __call__(self, pixels: np.ndarray | Tensor) -> Tensor:
+        """The outputs on the CPU, in float32."""
+        images = torch.from_numpy(pixels) if isinstance(pixels, np.ndarray) else pixels
+        return self.run(images)
+
+    def pieces(self, images: Tensor) -> Iterator[Tensor]:
+        """Batches of one length: the last one is filled up, so that one compilation serves all."""
+        for piece in images.split(self.batch):
+            missing = self.batch - len(piece)
+            yield (
+                torch.cat([piece, piece.new_zeros(missing, *piece.shape[1:])]) if missing else piece
+            )
+
+    def _eager(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
+        module = module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+        @torch.no_grad()
+        def run(images: Tensor) -> Tensor:
+            pieces = images.split(self.batch)
+            return torch.cat([module(piece.to(self.device)).float().cpu() for piece in pieces])
+
+        return run
+
+    def _compiled(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
+        module = module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        fast = torch.compile(module)
+
+        @torch.no_grad()
+        def run(images: Tensor) -> Tensor:
+            found = []
+            for piece in self.pieces(images):
+                with torch.autocast("cuda", torch.bfloat16):
+                    found.append(fast(piece.to(self.device, non_blocking=True)).float())
+            return torch.cat(found)[: len(images)].cpu()
+
+        return run
+
+    def _converted(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
+        import openvino
+
+        example = torch.zeros(self.batch, 3, self.size, self.size, dtype=torch.uint8)
+        with silent():
+            program = torch.export.export(module, (example,))
+            model = openvino.convert_model(program)
+        # Half precision would be twice as fast, but no longer the same features.
+        exact = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32"}
+        compiled = openvino.Core().compile_model(model, "CPU", exact)
+        queue = openvino.AsyncInferQueue(compiled)
+
+        def run(images: Tensor) -> Tensor:
+            found: dict[int, np.ndarray] = {}
+
+            def keep(request: Any, number: int) -> None:
+                found[number] = request.get_output_tensor(0).data.copy()
+
+            queue.set_callback(keep)
+            for number, piece in enumerate(self.pieces(images)):
+                queue.start_async({0: np.ascontiguousarray(piece.numpy())}, number)
+            queue.wait_all()
+            whole = np.concatenate([found[number] for number in range(len(found))])
+            return torch.from_numpy(whole[: len(images)])
+
+        run(example)  # an error of the first inference shows here
+        return run
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without the warnings of exporters, which are about their own future."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
