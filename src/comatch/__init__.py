@@ -11,11 +11,22 @@ if TYPE_CHECKING:
     from comatch.commands.compare import compare
     from comatch.commands.cross_validation import cross_validate
     from comatch.commands.export import export
+    from comatch.estimator import Classifier
     from comatch.planning import Request
 
-__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "train"]
+__all__ = [
+    "Classifier",
+    "Request",
+    "compare",
+    "cross_validate",
+    "evaluate",
+    "export",
+    "load",
+    "train",
+]
 
 HOMES = {  # the module of each public name
+    "Classifier": "estimator",
     "Request": "planning",
     "compare": "commands.compare",
     "cross_validate": "commands.cross_validation",

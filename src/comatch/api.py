@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from comatch import distributed, evaluation, launch, planning
-from comatch.classifier import Classifier, load_classifier
+from comatch.classifier import TrainedClassifier, load_classifier
 from comatch.data import in_memory
 from comatch.data.image_folder import labelled_files
 from comatch.data.streaming import in_pieces
@@ -77,7 +77,7 @@ def train(
     return Run(folder.path, fit(folder, recipe, dataset, device, home, bar))
 
 
-def load(run: str | Path | Run, device: str = "auto") -> Classifier:
+def load(run: str | Path | Run, device: str = "auto") -> TrainedClassifier:
     """The classifier of a run. Nothing in its folder is executed."""
     folder = folder_of(run)
     check_run_folder(folder.path)

@@ -33,7 +33,7 @@ class Predictions:
     classes: list[str]  # [C]
 
 
-class Classifier:
+class TrainedClassifier:
     """A trained network with its classes and preprocessing."""
 
     def __init__(self, net: Network, description: dict[str, Any], device: torch.device) -> None:
@@ -66,6 +66,10 @@ class Classifier:
             p = evaluation.probabilities(self.net, pixels, self.mean, self.std)
         p = evaluation.temperature.soften(p, self.temperature)
         return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
+
+    def features(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Tensor:
+        """f(x) [N, width], the features of the encoder."""
+        return evaluation.features(self.net, self._pixels(images), self.mean, self.std)
 
     def _pixels(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Tensor:
         size = self.image_size
@@ -109,7 +113,7 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
     return middle(square(image, resize), size)
 
 
-def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
+def load_classifier(folder: RunFolder, device: torch.device) -> TrainedClassifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
     weights, described = folder.read_weights(), folder.description()
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
@@ -127,11 +131,11 @@ def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
         raise UserError(
             f"{folder.weights} does not fit {folder.model}: damaged run folder"
         ) from None
-    return Classifier(net, described, device)
+    return TrainedClassifier(net, described, device)
 
 
 def predict_files(
-    classifier: Classifier, paths: Sequence[Path], chunk: int = 256
+    classifier: TrainedClassifier, paths: Sequence[Path], chunk: int = 256
 ) -> Iterator[tuple[Path, Tensor | None, str]]:
     """Each file with its class probabilities [C], or with None and why it cannot be read."""
 

@@ -96,8 +96,9 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
     dataset, model, optim = recipe.dataset, recipe.model, recipe.optim
     if not dataset.data:
         raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of images")
-    if dataset.labels_file and "labels" not in given:
-        recipe = replace(recipe, labels=None)  # all that the file lists
+    listed = dataset.labels_file or dataset.data.startswith(in_memory.PREFIX)
+    if listed and "labels" not in given:
+        recipe = replace(recipe, labels=None)  # all that were given
     if model.init and optim.init_lr and "lr" not in given:
         recipe = replace(recipe, lr=optim.init_lr)
     if model.init and optim.init_steps and "steps" not in given:
