@@ -23,6 +23,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
         "commands.cross_validation",
         "commands.export",
         "commands.report",
+        "commands.serve",
     },
     {"commands.evaluation_files", "commands.predictions"},
     {"planning", "classifier"},

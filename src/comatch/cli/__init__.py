@@ -17,6 +17,7 @@ from comatch.cli import (
     recipes,
     report,
     reproduce,
+    serve,
     train,
     transfer,
 )
@@ -56,6 +57,7 @@ for command in (  # in the order in which --help lists them
     evaluate.evaluate,
     predict.predict,
     export.export,
+    serve.serve,
     report.report,
     bench.bench,
     methods.methods,
