@@ -22,6 +22,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
         "commands.contact_sheet",
         "commands.cross_validation",
         "commands.export",
+        "commands.hub",
         "commands.report",
         "commands.serve",
     },

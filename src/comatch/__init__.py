@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from comatch.commands.compare import compare
     from comatch.commands.cross_validation import cross_validate
     from comatch.commands.export import export
+    from comatch.commands.hub import push
     from comatch.estimator import Classifier
     from comatch.planning import Request
 
@@ -22,6 +23,7 @@ __all__ = [
     "evaluate",
     "export",
     "load",
+    "push",
     "train",
 ]
 
@@ -33,6 +35,7 @@ HOMES = {  # the module of each public name
     "evaluate": "api",
     "export": "commands.export",
     "load": "api",
+    "push": "commands.hub",
     "train": "api",
 }
 

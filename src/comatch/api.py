@@ -11,6 +11,7 @@ from typing import Any
 
 from comatch import distributed, evaluation, launch, planning
 from comatch.classifier import TrainedClassifier, load_classifier
+from comatch.commands import hub
 from comatch.data import in_memory
 from comatch.data.image_folder import labelled_files
 from comatch.data.streaming import in_pieces
@@ -78,7 +79,12 @@ def train(
 
 
 def load(run: str | Path | Run, device: str = "auto") -> TrainedClassifier:
-    """The classifier of a run. Nothing in its folder is executed."""
+    """The classifier of a run, or of `hf://owner/name` on the Hugging Face hub.
+
+    Nothing in its folder is executed.
+    """
+    if isinstance(run, str) and run.startswith(hub.PREFIX):
+        return load_classifier(hub.download(run), choose_device(device))
     folder = folder_of(run)
     check_run_folder(folder.path)
     return load_classifier(folder, choose_device(device))

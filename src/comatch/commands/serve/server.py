@@ -62,6 +62,7 @@ def bind(address: Address) -> socket.socket:
         listening = socket.socket(family, kind, number)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
+        listening.listen()  # from now on, connections wait until the server is ready
     except (OSError, OverflowError) as error:
         raise UserError(
             f"cannot listen on {address.host} port {address.port}: "
