@@ -134,7 +134,7 @@ def test_programs_run_as_written(page, workplace, monkeypatch):
 
     def train_little(*data, **options):
         settings = {"batch": 10, "mu": 2, "image_size": 48}
-        return train(*data, **options, **small, settings=settings)
+        return train(*data, **{**options, **small, "settings": settings})
 
     def compare_little(*data, **options):
         return compare(*data, **options, **small, settings={"batch": 10, "mu": 2})
