@@ -110,6 +110,7 @@ def evaluate(
         part = labelled_files(Path(images), classifier.classes)
     else:
         part = in_memory.read_labelled(images, classifier.classes, side, size)
+    classifier.expect(len(part))
     return evaluation.evaluate(
         part,
         lambda part: in_pieces(part, size, classifier.mean.device, side=side),

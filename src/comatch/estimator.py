@@ -68,6 +68,7 @@ class Classifier(
         *,
         recipe: str | None = None,
         init: str | Path | None = None,
+        encoder: str | None = None,
         steps: int | None = None,
         settings: dict[str, Any] | None = None,
         device: str = "auto",
@@ -77,6 +78,7 @@ class Classifier(
         self.method = method
         self.recipe = recipe
         self.init = init
+        self.encoder = encoder
         self.steps = steps
         self.settings = settings
         self.device = device
