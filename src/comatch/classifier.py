@@ -46,12 +46,16 @@ class TrainedClassifier:
         self.temperature: float = description.get("temperature", 1.0)
         self.engine: Engine | None = None
 
-    def expect(self, images: int) -> None:
-        """Get ready for so many images. For many on a CPU, the network is converted first."""
+    def expect(self, images: int, at_once: int | None = None) -> None:
+        """Get ready for so many images. For many on a CPU, the network is converted first.
+
+        It then computes `at_once` images together, and no fewer: few of them arrive at a server.
+        """
         if images >= MANY and self.mean.device.type == "cpu" and self.engine is None:
             probabilities = Probabilities(self.net)
             device = self.mean.device
-            self.engine = Engine(probabilities, self.mean, self.std, self.image_size, device)
+            size = self.image_size
+            self.engine = Engine(probabilities, self.mean, self.std, size, device, at_once)
 
     def predict(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Predictions:
         """Classifies one image or several.

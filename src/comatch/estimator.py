@@ -190,6 +190,7 @@ class Classifier(
                     method=method,
                     recipe=self.recipe,
                     init=init,
+                    encoder=self.encoder,
                     steps=steps,
                     seed=seed,
                     device=self.device,

@@ -306,7 +306,7 @@ def test_errors_of_the_command(cli, run):
 # ------------------------------------------------------------------------ a real server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(run):
     """A server on loopback that gives a request one second."""
     server = build_server(run, Address(port=0), LIMITS._replace(seconds=1), "cpu")

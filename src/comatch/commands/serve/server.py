@@ -9,7 +9,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from comatch.classifier import load_classifier
+from comatch.classifier import MANY, load_classifier
 from comatch.commands.serve import Address, Limits
 from comatch.commands.serve.app import build_app
 from comatch.device import choose_device
@@ -37,9 +37,10 @@ class Server(uvicorn.Server):
 
 
 def build_server(run: Path, address: Address, limits: Limits, device: str = "auto") -> Server:
-    """Load the classifier and bind the address."""
-    classifier = load_classifier(folder_of(run), choose_device(device))
+    """Bind the address and load the classifier."""
     listening = bind(address)
+    classifier = load_classifier(folder_of(run), choose_device(device))
+    classifier.expect(MANY, at_once=1)
     config = uvicorn.Config(
         build_app(classifier, address, limits),
         http=protocol(limits.seconds),
