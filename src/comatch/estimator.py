@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 class Classifier(
-    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    ClassNamePrefixFeaturesOutMixin,
     ClassifierMixin,
     TransformerMixin,
     BaseEstimator,

@@ -65,14 +65,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        own = {"registry": self.registry}
-        self.requests = Counter("comatch_requests", "Requests", ["path", "status"], **own)
-        self.images = Counter("comatch_images", "Images by predicted class", ["label"], **own)
-        self.refused = Counter("comatch_images_refused", "Images that are none", **own)
-        self.seconds = Histogram(
-            "comatch_request_seconds", "Time of a request", buckets=SECONDS, **own
+        own = self.registry
+        names = ("path", "status")
+        self.requests = Counter("comatch_requests", "Requests", names, registry=own)
+        self.images = Counter(
+            "comatch_images", "Images by predicted class", ("label",), registry=own
         )
-        self.running = Gauge("comatch_requests_running", "Requests that are answered now", **own)
+        self.refused = Counter("comatch_images_refused", "Files that are no image", registry=own)
+        self.seconds = Histogram(
+            "comatch_request_seconds", "Time of a request", buckets=SECONDS, registry=own
+        )
+        self.running = Gauge("comatch_requests_running", "Requests in progress", registry=own)
 
 
 def build_app(classifier: TrainedClassifier, address: Address, limits: Limits) -> Starlette:
