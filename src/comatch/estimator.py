@@ -89,13 +89,14 @@ class Classifier(
         """Learn from images X and classes y, of which -1 or None is unknown."""
         images, numbers = self._prepare(X, y)
         self._train(images, numbers, init=self.init, steps=self.steps)
+        self.fit_steps_ = self.n_iter_
         return self
 
     def refit(self, X: Any, y: Any, steps: int | None = None) -> "Classifier":  # noqa: N803
         """Learn again after labels were added or corrected, faster than `fit`.
 
-        Training starts from the weights there are, with a quarter of the steps unless `steps` says
-        otherwise. With a frozen encoder it is the training of `fit`: its features of the images are
+        Training starts from the weights there are, with a quarter of the steps of `fit` unless
+        `steps` says otherwise. With a frozen encoder it is the training of `fit`: its features of the images are
         known already.
         """
         check_is_fitted(self)
@@ -106,7 +107,8 @@ class Classifier(
             return self
         with tempfile.TemporaryDirectory() as start:
             self.save(start)
-            self._train(images, numbers, init=start, steps=steps or max(1, self.n_iter_ // REFIT))
+            few = max(1, self.fit_steps_ // REFIT)
+            self._train(images, numbers, init=start, steps=steps or few)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803

@@ -254,7 +254,7 @@ def test_another_name_of_the_server_is_refused(client, host):
     assert client.get("/health", headers={"Host": host}).status_code == 400
 
 
-@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1:8000"])
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1:8000", "[::1]:8000"])
 def test_its_own_names_are_accepted(client, host):
     assert client.get("/health", headers={"Host": host}).status_code == 200
 

@@ -160,6 +160,7 @@ def test_an_unreadable_image_is_left_out(paths):
         (lambda x: x, "images without labels"),
         (lambda x: ["a.png", "b.png"], "images without labels"),
         (lambda x: (x, LABELS[1:]), "6 images and 5 labels"),
+        (lambda x: (x, None), "the labels are None"),
         (lambda x: (x / 255, LABELS), "must be uint8"),
         (lambda x: (x[..., :2], LABELS), "must be uint8"),
         (lambda x: ([x[0] / 255] * 6, LABELS), "an image must be"),
@@ -202,6 +203,7 @@ def test_a_run_on_an_array_is_recorded_resumed_and_evaluated(striped, cli, tmp_p
     assert read_json(out / "config.json")["recipe"]["dataset"]["data"] == "python:array"
     assert run.summary["unlabelled"] == 30
     assert comatch.evaluate(run, striped).top1 == run.accuracy
+    assert comatch.evaluate(run, {"train": striped, "test": striped}).top1 == run.accuracy
     (out / "summary.json").unlink()  # as if it had been stopped
     again = comatch.train({"train": striped, "test": striped}, out=out, resume=True, **options)
     assert again.accuracy == run.accuracy

@@ -1,8 +1,10 @@
 """Classifiers on the Hugging Face hub, in the layout of its model mixins.
 
-config.json          classes, sizes and preprocessing of the network, as in model.json
-model.safetensors    the weights
-README.md            the model card
+    config.json          classes, sizes and preprocessing of the network, as in model.json
+    model.safetensors    the weights
+    README.md            the model card
+
+Nothing in a repository is executed.
 """
 
 import json
@@ -35,8 +37,9 @@ def push(run: str | Path | Run, repo: str, *, private: bool = False) -> str:
     """
     from huggingface_hub import HfApi
 
-    with tempfile.TemporaryDirectory() as folder, one_line_errors(f"{run} cannot be pushed"):
-        package(folder_of(run), Path(folder), repo)
+    source = folder_of(run)
+    with tempfile.TemporaryDirectory() as folder, one_line_errors(f"cannot push {source.path}"):
+        package(source, Path(folder), repo)
         hub = HfApi(library_name="comatch")
         address = hub.create_repo(repo, private=private, exist_ok=True)
         hub.upload_folder(repo_id=repo, folder_path=folder, commit_message="Push a classifier")
@@ -48,7 +51,7 @@ def download(name: str) -> RunFolder:
     from huggingface_hub import snapshot_download
 
     repo, _, revision = name.removeprefix(PREFIX).partition("@")
-    with one_line_errors(f"{name} cannot be loaded"):
+    with one_line_errors(f"cannot load {name}"):
         found = snapshot_download(
             repo,
             revision=revision or None,
@@ -60,8 +63,8 @@ def download(name: str) -> RunFolder:
 
 def package(run: RunFolder, folder: Path, repo: str) -> None:
     """Write the files of a repository."""
+    run.read_weights()  # a damaged or missing file is found here, not by those who load it
     described = run.description()
-    run.read_weights()  # a damaged file is found here, not by those who load it
     shutil.copyfile(run.weights, folder / "model.safetensors")
     write_texts(
         folder,

@@ -108,6 +108,8 @@ def is_image(value: Any) -> bool:
 
 def labelled(images: Any, labels: Any) -> Items:
     """Paths, an array, or images of any size, and a label for each."""
+    if not isinstance(labels, Iterable) or isinstance(labels, str):
+        raise UserError(f"the labels are {labels!r}: give one for each image, -1 if it is unknown")
     labels = list(labels)
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # an array of paths
         images = images.tolist()
@@ -221,7 +223,10 @@ def read_labelled(data: Any, classes: Sequence[str], side: int, image_size: int)
 
     It sees the central `image_size` pixels of a square of `side` pixels.
     """
-    part = items_of(data)
+    parts = given(data)
+    part = parts.test if isinstance(data, Mapping) else parts.train
+    if part is None:
+        raise UserError("the data have no part 'test': add one, or give images and labels")
     if part.files:
         root, (found,) = find_files([part])
         labels = labels_of(found)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from comatch.config import require
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 class Address(NamedTuple):
