@@ -96,8 +96,8 @@ class Classifier(
         """Learn again after labels were added or corrected, faster than `fit`.
 
         Training starts from the weights there are, with a quarter of the steps of `fit` unless
-        `steps` says otherwise. With a frozen encoder it is the training of `fit`: its features of the images are
-        known already.
+        `steps` says otherwise. With a frozen encoder it is the training of `fit`: its features of
+        the images are known already.
         """
         check_is_fitted(self)
         known = self.classes_
