@@ -7,9 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import strategies as st
-
 import specimens
+from hypothesis import strategies as st
 
 LONGEST = 120  # bytes of a name
 CLASSES = ["cat", "dog", "Cat", "cat ", " dog", "9", "10", "\u00dcber", "U\u0308ber", "na\u00efve"]
@@ -141,7 +140,9 @@ def tables(draw: st.DrawFn, paths: list[str], classes: list[str]) -> bytes:
     """A table of labels that is right, in one of many forms, and in half of all cases damaged."""
     label, path = st.sampled_from(classes), st.sampled_from(paths or ["a.png"])
     rows = [[name, draw(label)] for name in paths]
-    rows += draw(st.lists(st.tuples(st.builds(spelled, path, st.integers(0, 6)), label), max_size=3))
+    rows += draw(
+        st.lists(st.tuples(st.builds(spelled, path, st.integers(0, 6)), label), max_size=3)
+    )
     head = [["path", "label"]]
     wrong = draw(st.booleans())
     if wrong:

@@ -70,9 +70,7 @@ def unusual() -> dict[str, bytes]:
     }
     frames = [in_mode("RGB", seed=seed) for seed in range(3)]
     for form in ("GIF", "WEBP", "PNG", "TIFF"):
-        found[f"animated {form}"] = encode(
-            frames[0], form, save_all=True, append_images=frames[1:]
-        )
+        found[f"animated {form}"] = encode(frames[0], form, save_all=True, append_images=frames[1:])
     for turn in (0, 1, 5, 6, 9, 65535):
         exif = Image.Exif()
         exif[0x0112] = turn

@@ -11,12 +11,12 @@ import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import generated
 import pytest
+import specimens
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-import generated
-import specimens
 from comatch.data import image_folder, sources, splits, views
 from comatch.data.config import DataConfig
 from comatch.data.images import ImageError, original_size, read_image, read_whole
