@@ -17,6 +17,7 @@ from comatch.errors import UserError, encoded
 
 LOCK = ".lock"
 CHECKSUM = "checksum"
+SUMMARISED = {"method", "data", "labels", "steps", "seed", "seconds"}
 
 
 @contextmanager
@@ -130,10 +131,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_summary(path: Path) -> dict[str, Any]:
+    """The summary.json of a run."""
+    summary = read_json(path)
+    if missing := sorted(SUMMARISED - summary.keys()):
+        raise UserError(f"{path} is damaged: it has no {missing[0]}")
+    return summary
+
+
+def read_sessions(path: Path) -> list[dict[str, Any]]:
+    """The environment.json of a run: an entry for each time it was started or resumed."""
+    with expecting(path):
+        sessions: list[dict[str, Any]] = read_json(path)["sessions"]
+        _ = [(session["device"], session["git"]) for session in sessions]
+        _ = sessions[0]
+    return sessions
+
+
 @contextmanager
-def expecting(
-    path: Path, besides: type[Exception] | tuple[type[Exception], ...] = ()
-) -> Iterator[None]:
+def expecting(path: Path, besides: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Around using what a file holds: a value that is missing or of a wrong type is an error."""
     try:
         yield

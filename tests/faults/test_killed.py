@@ -9,9 +9,9 @@ import shutil
 import time
 from pathlib import Path
 
+import processes
 import pytest
 
-import processes
 from helpers import LONG, TINY_SHARED_WORDS, TINY_WORDS, make_images
 
 pytestmark = pytest.mark.slow

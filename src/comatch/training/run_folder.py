@@ -82,7 +82,7 @@ class RunFolder:
         """The recipe of the run, which must have the settings of this version."""
         saved = self.settings()
         try:
-            with files.expecting(self.config, besides=KeyError):
+            with files.expecting(self.config, besides=(KeyError,)):
                 return from_json(saved, methods.config)
         except KeyError as error:
             unlike = ", ".join(map(str, error.args))
@@ -113,14 +113,8 @@ class RunFolder:
         """The version of comatch that started the run."""
         if not self.environment.exists():
             return "unknown"
-        return str(self.sessions()[0]["packages"]["comatch"])
-
-    def sessions(self) -> list[dict[str, Any]]:
-        """What is recorded about each start of the run."""
         with files.expecting(self.environment):
-            sessions: list[dict[str, Any]] = read_json(self.environment)["sessions"]
-            _ = [session["packages"]["comatch"] for session in sessions], sessions[0]
-        return sessions
+            return str(files.read_sessions(self.environment)[0]["packages"]["comatch"])
 
     def load_split(self, dataset: Dataset, recipe: Recipe) -> Split | None:
         """The split that the run recorded, or None if there is none yet."""
@@ -142,14 +136,15 @@ class RunFolder:
         """Append this session. A resumed run has several, perhaps of different machines."""
         if distributed.rank() > 0:
             return
-        sessions = self.sessions() if self.environment.exists() else []
+        known = self.environment.exists()
+        sessions = files.read_sessions(self.environment) if known else []
         files.write_json(self.environment, {"sessions": [*sessions, environment(device)]})
 
     def note(self, key: str, value: float | dict[str, Any]) -> None:
         """Add a value to the record of this session."""
         if distributed.rank() > 0:
             return
-        sessions = self.sessions()
+        sessions = files.read_sessions(self.environment)
         sessions[-1][key] = value
         files.write_json(self.environment, {"sessions": sessions})
 
