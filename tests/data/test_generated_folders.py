@@ -119,12 +119,16 @@ def read_file(path):
     ways = [
         lambda: read_image(path, 8).shape == (3, 8, 8),
         lambda: (whole := read_whole(path, 8, 10**6)) is None or whole.shape[2] == 3,
-        lambda: views.read_views(path, b"0" * 16, range(6), 8).shape == (6, 3, 8, 8),
+        lambda: views.read_views(path, digest(path), range(6), 8).shape == (6, 3, 8, 8),
         lambda: (size := original_size(path)) is None or min(size) > 0,
     ]
     for way in ways:
         with suppress(ImageError):
             assert way()
+
+
+def digest(path):
+    return views.digest_of(path.read_bytes()) if path.is_file() else b""
 
 
 @generate
