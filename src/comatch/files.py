@@ -122,7 +122,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path} cannot be read: it is no JSON object")
+        raise UserError(f"{path} is damaged: it is no JSON object")
     if CHECKSUM in value and value.pop(CHECKSUM) != checksum(value):
         raise UserError(
             f"{path} was changed after it was written: restore it, or remove the line "
