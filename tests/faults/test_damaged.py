@@ -20,7 +20,7 @@ from helpers import LONG, TINY, assert_one_line_error, interrupt_at, make_images
 
 pytestmark = pytest.mark.slow
 
-PLACES = 40 if LONG else 1  # of each kind of damage
+PLACES = 12 if LONG else 1  # of each kind of damage
 FILES = [
     "config.json",
     "environment.json",

@@ -12,13 +12,14 @@ import pytest
 import comatch
 from comatch.data.feature_store import FeatureStore
 from comatch.errors import UserError
-from helpers import LONG, TINY, TINY_WORDS, assert_one_line_error, make_images
+from helpers import LONG, TINY, TINY_SHARED_WORDS, TINY_WORDS, assert_one_line_error, make_images
 
 pytestmark = pytest.mark.slow
 
 STEPS = 4
 WORDS = ["train", "digits", "--labels", 20, "--steps", STEPS, "--device", "cpu", *TINY_WORDS]
 WORDS += ["--set", "checkpoint_every=2"]
+COMPARED = ["--methods", "supervised", "--labels", 20, "--steps", 2, *TINY_SHARED_WORDS]
 RUN = ("config.json", "split.json", "metrics.jsonl", "model.safetensors", "model.json")
 ROOMS = [0, 1, 8, 60, 200, 300, 400, 600, 900, 1200, 1600] if LONG else [8, 900]  # KiB
 
@@ -135,7 +136,7 @@ def test_commands_on_a_full_disk(cli, disk, whole, tmp_path):
         ["predict", run, tmp_path / "images", "--out", disk.path / "p.json"],
         ["evaluate", run, "--out", disk.path / "scores"],
         ["evaluate", run, "--folds", 2],
-        ["compare", "digits", "--methods", "supervised", "--steps", 2, "--out", disk.path / "c"],
+        ["compare", "digits", "--out", disk.path / "c", *COMPARED],
         *([["export", run, "--out", disk.path / "model.pt2"]] if LONG else []),  # it is slow
     ):
         result = cli(*words, "--device", "cpu") if words[0] != "export" else cli(*words)
@@ -162,7 +163,7 @@ def test_a_folder_that_cannot_be_written(cli, disk, tmp_path):
         ["predict", run, tmp_path / "images", "--out", disk.path / "p.csv"],
         ["evaluate", run, "--folds", 2],
         ["evaluate", run, "--out", disk.path / "scores"],
-        ["compare", "digits", "--methods", "supervised", "--steps", 2, "--out", disk.path / "c"],
+        ["compare", "digits", "--out", disk.path / "c", *COMPARED],
         *([["export", run]] if LONG else []),
     ):
         assert_one_line_error(cli(*words), "ead-only")
