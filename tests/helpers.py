@@ -16,6 +16,8 @@ from comatch.methods.fixmatch import FixMatch
 from comatch.training.signals import StopRequest
 from comatch.types import Batch
 
+LONG = os.environ.get("COMATCH_FAULTS") == "long"  # `make faults`: thousands of cases, not a few
+
 # The settings of a tiny CoMatch run: a few seconds on one core.
 TINY = {
     "image_size": 8,

@@ -32,7 +32,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
     {"augment", "data", "nets"},
     {"device", "figures", "losses", "memory", "projection", "propagation"},
     {"files", "config", "kernels", "distributed"},
-    {"tables", "types", "errors", "launch", "allocator", "compiler_cache", "version"},
+    {"tables", "types", "errors", "launch", "allocator", "compiler_cache", "version", "weights"},
 ]
 LAYER_OF = {module: layer for layer, modules in enumerate(LAYERS) for module in modules}
 

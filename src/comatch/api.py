@@ -16,7 +16,7 @@ from comatch.data.streaming import in_pieces
 from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.evaluation import Evaluation
-from comatch.files import check_run_folder, read_json
+from comatch.files import check_run_folder, read_summary
 from comatch.planning import Request, as_request, load_dataset
 from comatch.training.init_weights import check_exists
 from comatch.training.loop import fit
@@ -55,7 +55,7 @@ def train(
         recipe = folder.recipe()
         planning.check_same(folder, recipe, request)
         if folder.finished():
-            return Run(folder.path, read_json(folder.summary))
+            return Run(folder.path, read_summary(folder.summary))
         home = Path(request.data_dir) if request.data_dir else folder.data_dir()
     elif resume and not again and not (folder.path.exists() and request.data):
         raise NothingToResumeError(folder)

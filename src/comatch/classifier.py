@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from comatch import evaluation
+from comatch import evaluation, files
 from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
@@ -112,22 +112,32 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
 def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
     weights, described = folder.read_weights(), folder.description()
-    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    activation = described.get("head_activation", "leaky_relu")
-    heads = len(described["classes"]), described["embedding_dim"]
-    if components := described.get("components", 0):
-        net = build_frozen(encoder, components, *heads, activation)
-    elif described.get("frozen", False):
-        net, weights = build_frozen_0_1(encoder, weights, *heads)
-    else:
-        net = Network(encoder, *heads, activation)
+    with files.expecting(folder.model):
+        net, weights = build_network(described, weights)
     try:
         net.load_state_dict(weights)
     except RuntimeError:
         raise UserError(
             f"{folder.weights} does not fit {folder.model}: damaged run folder"
         ) from None
-    return Classifier(net, described, device)
+    with files.expecting(folder.model):
+        return Classifier(net, described, device)
+
+
+def build_network(
+    described: dict[str, Any], weights: dict[str, Tensor]
+) -> tuple[Network, dict[str, Tensor]]:
+    """The network of a description, and the weights as it names them."""
+    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
+    activation = described.get("head_activation", "leaky_relu")
+    heads = len(described["classes"]), described["embedding_dim"]
+    if components := described.get("components", 0):
+        net = build_frozen(encoder, components, *heads, activation)
+    elif described.get("frozen", False):
+        return build_frozen_0_1(encoder, weights, *heads)
+    else:
+        net = Network(encoder, *heads, activation)
+    return net, weights
 
 
 def predict_files(

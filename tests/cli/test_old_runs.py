@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from comatch import files
 from comatch.commands.report.runs import Run
 from comatch.training.run_folder import RunFolder
 from helpers import assert_one_line_error, read_json
@@ -21,7 +22,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.fixture
 def old_run(run):
     """A run with the settings of an old version."""
-    recipe, present = read_json(OLD_CONFIG)["recipe"], read_json(run / "config.json")
+    recipe, present = read_json(OLD_CONFIG)["recipe"], files.read_json(run / "config.json")
     dataset = present["recipe"]["dataset"]
     recipe |= {key: dataset[key] for key in ("data", "labels", "image_size")}
     (run / "config.json").write_text(json.dumps({**present, "recipe": recipe}))

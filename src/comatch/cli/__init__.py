@@ -1,5 +1,6 @@
 """The command line: `comatch train | compare | evaluate | predict | export | report | ...`."""
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -73,6 +74,9 @@ app.add_typer(transfer.app, name="transfer")
 def main() -> None:
     """Run the command line. A user error is one line and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: warn(str(message))
+    warnings.filterwarnings("ignore", module="PIL")  # what cannot be read is named by us
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     compiler_cache.keep_bytecode()
     try:
         if launch.several() and sys.argv[1:2] != ["train"]:

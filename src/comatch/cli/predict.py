@@ -7,12 +7,12 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from comatch.cli.console import err, loading_torch, out
+from comatch.cli.console import err, loading_torch, out, print_labelled
 from comatch.cli.options import DeviceOption, RunArgument
 from comatch.commands import predictions
 from comatch.commands.predictions import Prediction
 from comatch.data.names import check_images
-from comatch.errors import UserError
+from comatch.errors import UserError, printable
 
 
 def predict(
@@ -71,7 +71,7 @@ def predict(
             writer.write(one)
             found.append(one[:3])
         for line in unread:
-            err.print(f"skipped {line}", soft_wrap=True, highlight=False, markup=False)
+            print_labelled("skipped", line)
         if not found:
             raise UserError("none of the images could be read")
     to_stdout = table == predictions.STANDARD_OUTPUT
@@ -85,4 +85,4 @@ def predict(
 
         lines.append(f"sheet of predictions: {save(draw([Found(*one) for one in found]), sheet)}")
     for line in lines:
-        screen.print(line, markup=False, soft_wrap=True)
+        screen.print(printable(line), markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from comatch import figures
 from comatch.data.images import ImageError, read_image
+from comatch.errors import printable
 from comatch.figures import GREY, STYLE
 
 EACH = 6  # most confident images of a class, and least confident ones
@@ -65,7 +66,9 @@ def draw(found: Sequence[Found]) -> Figure:
             axes.text(x, 0.45, head, weight="bold")
         for number, line in enumerate(shown):
             y = 0.6 + LINE * number
-            name = "\n".join(textwrap.wrap(line.label, 18, max_lines=3, placeholder="..."))
+            name = "\n".join(
+                textwrap.wrap(printable(line.label), 18, max_lines=3, placeholder="...")
+            )
             count = f"{line.images:,} image{'s' * (line.images != 1)}"
             looks: dict[str, Any] = {"parse_math": False, "linespacing": 1.15}
             axes.text(0.2, y + 0.47, name, va="bottom", weight="bold", **looks)

@@ -21,7 +21,7 @@ from comatch.config import replace, require
 from comatch.data import splits
 from comatch.device import choose_device, free_memory
 from comatch.evaluation import Evaluation, accuracy, temperature
-from comatch.files import write_file
+from comatch.files import write_text
 from comatch.planning import load_dataset
 from comatch.training.init_weights import check_exists
 from comatch.training.loop import fit
@@ -79,8 +79,7 @@ def cross_validate(
     scores = accuracy.score(predicted, len(dataset.classes))
     fitted, table = temperature.fit(p, labels), folder.path / "folds" / f"{folds}.csv"
     checked = CrossValidation(dataset.classes, names, predicted, scores, fitted, table)
-    text = evaluation_files.checks_csv(checked.checks)
-    write_file(table, lambda file: file.write(text.encode()))
+    write_text(table, evaluation_files.checks_csv(checked.checks))
     folder.describe("temperature", fitted)
     return checked
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from comatch.errors import UserError
+from comatch.errors import UserError, encoded
 from comatch.files import atomic_writer
 
 STANDARD_OUTPUT = "-"
@@ -75,12 +75,12 @@ class ParquetWriter:
                 f"a .parquet file needs {error.name}: pip install pandas pyarrow"
             ) from None
         self.pandas, self.file = pandas, file
-        self.columns: list[str] = ["path", "label", "probability", *classes]
+        self.columns = ["path", "label", "probability", *map(valid, classes)]
         self.rows: list[list[str | float]] = []
 
     def write(self, one: Prediction) -> None:
-        path = str(one.path).encode(errors="surrogateescape").decode(errors="replace")
-        self.rows.append([path, one.label, one.probability, *one.probabilities])
+        names = valid(str(one.path)), valid(one.label)
+        self.rows.append([*names, one.probability, *one.probabilities])
 
     def close(self) -> None:
         self.pandas.DataFrame(self.rows, columns=self.columns).to_parquet(self.file)
@@ -91,6 +91,11 @@ WRITERS: dict[str, type[Writer]] = {
     ".json": JsonWriter,
     ".parquet": ParquetWriter,
 }
+
+
+def valid(text: str) -> str:
+    """Text without undecodable bytes, which Parquet does not store."""
+    return encoded(text).decode(errors="replace")
 
 
 def as_record(one: Prediction, classes: list[str]) -> dict[str, object]:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
+from comatch import weights as weights_file
 from comatch.config import check_name
 from comatch.errors import UserError, shortened
 from comatch.nets import create
@@ -179,10 +179,7 @@ def name_of(source: str, net: str) -> str:
 def read_file(path: Path) -> dict[str, Tensor]:
     """Tensors by name, from a state dict or a checkpoint that contains one. Nothing is executed."""
     try:
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content = weights_file.read(path)
     except Exception as error:  # an unknown file can cause any error
         raise UserError(f"{path} {refusal(error)}") from None
     weights = tensors(content)

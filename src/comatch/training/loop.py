@@ -120,7 +120,7 @@ def take_steps(
                 stop_on_bad_numbers(run.step.meter, done, folder)
                 # The checkpoint comes last: what a kill before it leaves is written again.
                 folder.write_model(run.trained, description(run))
-                state.save(folder, run, done, time.perf_counter() - began, journal.position)
+                state.save(folder, run, done, time.perf_counter() - began, journal.position())
             if stopping and not last:
                 raise Interrupted(done, folder.path)
 
