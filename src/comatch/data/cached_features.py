@@ -19,7 +19,7 @@ from comatch.data.feed import Draw, Feed, Watch
 from comatch.data.order import Shuffler
 from comatch.errors import UserError
 from comatch.projection import Projection
-from comatch.types import AllImages, Batch, Part
+from comatch.types import AllImages, Batch, Examples, Part
 
 CHUNK = 8192  # rows that are projected at once
 FITTED = 20_000  # images that the projection is fitted to
@@ -232,6 +232,16 @@ class CachedFeatures(Feed):
             )
         )
         return AllImages(x, self.labels_x, u)
+
+    def examples(self) -> Examples:
+        """All views that every labelled image has, and the plain views of the unlabelled ones."""
+        assert self.cached_x
+        assert self.cached_u
+        fewest = int(self.views_x[self.readable_x].min())
+        weak, strong = (len(views.of_kind(kind, fewest)) for kind in (views.WEAK, views.STRONG))
+        x = torch.cat([self.cached_x.weak[:, :weak], self.cached_x.strong[:, :strong]], 1)
+        plain = self.cached_u.plain[self.readable_u]
+        return Examples(x[self.readable_x].float(), self.labels_x, plain.float())
 
     def counts(self) -> dict[str, float]:
         every = torch.cat([self.views_x, self.views_u])

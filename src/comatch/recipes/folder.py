@@ -68,6 +68,8 @@ def photos(method: str) -> Recipe:
     )
     if method == "comatch":
         recipe = replace(recipe, selection="adaptive", selection_decay=0.99)
+    if method in methods.ESTIMATORS:
+        recipe = replace(recipe, steps=1)  # fitted once
     return recipe
 
 
