@@ -15,7 +15,7 @@ from comatch.config import replace
 from comatch.data import splits
 from comatch.data.cached_features import CachedFeatures
 from comatch.data.splits import Split
-from comatch.device import peak_memory_mb, synchronize
+from comatch.device import peak_memory_mb, synchronize, threads
 from comatch.errors import UserError
 from comatch.methods import Estimator
 from comatch.training import ranks, state
@@ -121,7 +121,8 @@ def take_steps(
     ):
         prepare(folder, run, bar, stop, start)
         for step in range(start, recipe.optim.steps):
-            run.step(step)
+            with threads(1 if run.feed.tiny_batches else None):
+                run.step(step)
             if step == start:
                 startup = round(synchronize(device) - started, 2)
                 folder.note("startup_seconds", startup)
