@@ -70,6 +70,7 @@ class Predicting(nn.Module):
     def __init__(self, fitted: Fitted, classes: int) -> None:
         super().__init__()
         self.fitted, self.classes = fitted, classes
+        self.register_buffer("weight", torch.zeros(()))  # of the precision that features have
 
     def forward(self, features: Tensor) -> Tensor:
         found = torch.from_numpy(self.fitted.predict_proba(features.cpu().numpy())).float()
