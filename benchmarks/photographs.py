@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from comatch import evaluation, methods, recipes
-from comatch.config import replace
+from comatch.config import parse, replace
 from comatch.data import splits
 from comatch.data.cached_features import CachedFeatures, components
 from comatch.data.features import Encoder, Features, Unwatched, encode_all
@@ -75,7 +75,7 @@ def measure(arguments: argparse.Namespace) -> None:
     others = [*datasets[1:], datasets[0]]
     for (recipe, dataset, encoder), (_, other, _) in zip(datasets, others, strict=True):
         for draw, labels, condition in itertools.product(
-            range(arguments.draws), arguments.labels, arguments.conditions
+            arguments.draws, arguments.labels, arguments.conditions
         ):
             row = {
                 "data": dataset.name,
@@ -91,7 +91,8 @@ def measure(arguments: argparse.Namespace) -> None:
             recipe = replace(recipe, seed=draw, labels=labels * len(dataset.classes))
             split = splits.make(dataset, recipe.dataset, draw)
             seen, split = changed(dataset, split, condition, other, draw)
-            for method, accuracy, seconds in runs(wanted, recipe, seen, split, encoder):
+            some = runs(wanted, recipe, seen, split, encoder, arguments.settings)
+            for method, accuracy, seconds in some:
                 figures = {"accuracy": f"{100 * accuracy:.2f}", "seconds": f"{seconds:.2f}"}
                 append(arguments.file, {**row, "method": method, **figures, "commit": commit})
                 print(*row.values(), method, *figures.values(), flush=True)
@@ -144,7 +145,12 @@ def changed(
 
 
 def runs(
-    names: Sequence[str], recipe: Recipe, dataset: Dataset, split: Split, encoder: Encoder
+    names: Sequence[str],
+    recipe: Recipe,
+    dataset: Dataset,
+    split: Split,
+    encoder: Encoder,
+    settings: Sequence[str] = (),
 ) -> Iterator[tuple[str, float, float]]:
     """Method, accuracy and seconds of each run. All learn from the same features."""
     began = time.perf_counter()
@@ -164,32 +170,29 @@ def runs(
     loading = time.perf_counter() - began
     for name in names:
         began = time.perf_counter()
-        accuracy = run(name, recipe, dataset, split, encoder, feed)
+        own = recipes.get(recipe.name, name)
+        own = replace(own, seed=recipe.seed, views=recipe.features.views, net=recipe.model.net)
+        if name == "comatch":
+            own = replace(own, **parse(own, settings))
+        accuracy = run(own, dataset, split, encoder, feed)
         yield name, accuracy, loading + time.perf_counter() - began
 
 
 def run(
-    name: str,
-    recipe: Recipe,
-    dataset: Dataset,
-    split: Split,
-    encoder: Encoder,
-    feed: CachedFeatures,
+    recipe: Recipe, dataset: Dataset, split: Split, encoder: Encoder, feed: CachedFeatures
 ) -> float:
     """Train one method on a prepared feed, and return its accuracy on the test part."""
-    own = recipes.get(recipe.name, name)
-    own = replace(own, seed=recipe.seed, views=recipe.features.views, net=recipe.model.net)
     torch.manual_seed(recipe.seed)
     plain = torch.zeros(3), torch.ones(3)  # features are normalised already
-    method = build_method(own, dataset, split, *plain, GivenFeatures(encoder.width))
+    method = build_method(recipe, dataset, split, *plain, GivenFeatures(encoder.width))
     feed.kinds = method.views
     if isinstance(method, Estimator):
         method.fit(feed.examples())
     else:
         method.ema.net.load_state_dict(method.net.state_dict())
-        step = TrainStep(method, feed, own, CPU)
+        step = TrainStep(method, feed, recipe, CPU)
         with threads(1):
-            for number in range(own.optim.steps):
+            for number in range(recipe.optim.steps):
                 step(number)
 
     def predict(inputs: Tensor) -> Tensor:
@@ -309,8 +312,9 @@ def main() -> None:
     measuring.add_argument("--init", help="a file of weights; default: those of timm")
     measuring.add_argument("--views", type=int, default=26)
     measuring.add_argument("--labels", type=int, nargs="+", default=[1, 4, 8, 16])
-    measuring.add_argument("--draws", type=int, default=5)
+    measuring.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     measuring.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    measuring.add_argument("--set", nargs="*", default=[], dest="settings", help="of comatch")
     measuring.add_argument("--conditions", nargs="+", default=["even"], choices=CONDITIONS)
     for name in TABLES:
         commands.add_parser(name).add_argument("files", type=Path, nargs="+")

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comatch.config import MethodConfig
 from comatch.methods.method import Method, Step
-from comatch.types import UNLABELLED, Batch, Examples, Task
+from comatch.types import UNLABELLED, Batch, Examples
 
 
 class Fitted(Protocol):
@@ -31,10 +30,6 @@ class Estimator(Method):
 
     views = ("weak",)  # unlabelled images are there: the features depend on all images
     linear: ClassVar[bool] = True
-
-    def __init__(self, encoder: nn.Module, task: Task, config: MethodConfig) -> None:
-        super().__init__(encoder, task, config)
-        self.requires_grad_(False)
 
     @property
     def evaluated(self):  # type: ignore[no-untyped-def]
@@ -52,6 +47,7 @@ class Estimator(Method):
         """The fitted estimator."""
         raise NotImplementedError
 
+    @torch.no_grad()
     def set_weights(self, fitted: Any) -> None:
         """The weights of a linear classifier. Of two classes, scikit-learn has one row."""
         weight, bias = torch.from_numpy(fitted.coef_), torch.from_numpy(fitted.intercept_)
