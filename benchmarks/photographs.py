@@ -206,7 +206,7 @@ def commit_of_the_code() -> str:
     """The commit, with a plus if the code has changes that are not in it."""
 
     def git(*words: str) -> str:
-        here = Path(__file__).parent
+        here = Path.cwd()
         return subprocess.run(
             ["git", *words], cwd=here, capture_output=True, text=True, check=True
         ).stdout.strip()

@@ -225,13 +225,8 @@ class CachedFeatures(Feed):
         """Of each image the mean over its weak views."""
         assert self.cached_x
         assert self.cached_u
-        x, u = (
-            (cached.weak[rows].float().mean(1) for rows in readable.split(CHUNK))
-            for cached, readable in (
-                (self.cached_x, self.readable_x),
-                (self.cached_u, self.readable_u),
-            )
-        )
+        x = means(self.cached_x.weak, self.readable_x)
+        u = means(self.cached_u.weak, self.readable_u)
         return AllImages(x, self.labels_x, u)
 
     def examples(self) -> Examples:
@@ -252,6 +247,10 @@ class CachedFeatures(Feed):
 def components(config: FeatureConfig, width: int, images: int) -> int:
     """The number of components: no more than the features and the images can have."""
     return max(1, min(config.components, width, 2 * images - 1))
+
+
+def means(views: Tensor, rows: Tensor) -> Iterator[Tensor]:  # [N, V, k], [n] -> [n, k] in pieces
+    return (views[some].float().mean(1) for some in rows.split(CHUNK))
 
 
 def pick(cached: Tensor, rows: Tensor, count: Tensor) -> Tensor:  # [N, V, k] -> [n, k]
