@@ -24,6 +24,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -67,38 +68,45 @@ Row = dict[str, str]
 # ------------------------------------------------------------------------------------ measuring
 
 
+class Data(NamedTuple):
+    """A folder and what encodes it."""
+
+    recipe: Recipe
+    dataset: Dataset
+    encoder: Encoder
+
+
 def measure(arguments: argparse.Namespace) -> None:
-    """Append a row for each run that the file lacks."""
-    rows, commit = read([arguments.file]), commit_of_the_code()
-    known = {key_of(row) for row in rows}
-    datasets = [open_data(path, arguments) for path in arguments.data]
-    others = [*datasets[1:], datasets[0]]
-    for (recipe, dataset, encoder), (_, other, _) in zip(datasets, others, strict=True):
-        for draw, labels, condition in itertools.product(
-            arguments.draws, arguments.labels, arguments.conditions
-        ):
-            row = {
-                "data": dataset.name,
-                "encoder": recipe.model.net,
-                "views": str(recipe.features.views),
-                "condition": condition,
-                "labels": str(labels),
-                "draw": str(draw),
-            }
-            wanted = [m for m in arguments.methods if key_of({**row, "method": m}) not in known]
-            if not wanted:
-                continue
-            recipe = replace(recipe, seed=draw, labels=labels * len(dataset.classes))
-            split = splits.make(dataset, recipe.dataset, draw)
-            seen, split = changed(dataset, split, condition, other, draw)
-            some = runs(wanted, recipe, seen, split, encoder, arguments.settings)
-            for method, accuracy, seconds in some:
-                figures = {"accuracy": f"{100 * accuracy:.2f}", "seconds": f"{seconds:.2f}"}
-                append(arguments.file, {**row, "method": method, **figures, "commit": commit})
-                print(*row.values(), method, *figures.values(), flush=True)
+    """Append a row for each run that the file lacks: first one draw of all data."""
+    commit = commit_of_the_code()
+    known = {key_of(row) for row in read([arguments.file])}
+    data = [open_data(path, arguments) for path in arguments.data]
+    pairs = list(zip(data, [*data[1:], data[0]], strict=True))
+    for draw, labels, condition, (one, other) in itertools.product(
+        arguments.draws, arguments.labels, arguments.conditions, pairs
+    ):
+        row = {
+            "data": one.dataset.name,
+            "encoder": one.recipe.model.net,
+            "views": str(one.recipe.features.views),
+            "condition": condition,
+            "labels": str(labels),
+            "draw": str(draw),
+        }
+        wanted = [m for m in arguments.methods if key_of({**row, "method": m}) not in known]
+        if not wanted:
+            continue
+        recipe = replace(one.recipe, seed=draw, labels=labels * len(one.dataset.classes))
+        split = splits.make(one.dataset, recipe.dataset, draw)
+        seen, split = changed(one.dataset, split, condition, other.dataset, draw)
+        mine = Data(recipe, seen, one.encoder)
+        for method, accuracy, seconds in runs(wanted, mine, split, arguments.settings):
+            figures = {"accuracy": f"{100 * accuracy:.2f}", "seconds": f"{seconds:.2f}"}
+            append(arguments.file, {**row, "method": method, **figures, "commit": commit})
+            print(*row.values(), method, *figures.values(), flush=True)
 
 
-def open_data(path: Path, arguments: argparse.Namespace) -> tuple[Recipe, Dataset, Encoder]:
+def open_data(path: Path, arguments: argparse.Namespace) -> Data:
     """Data whose features are in the cache: the views of the training part, the plain test part."""
     settings = {"views": arguments.views}
     request = Request(
@@ -110,7 +118,7 @@ def open_data(path: Path, arguments: argparse.Namespace) -> tuple[Recipe, Datase
     assert dataset.test, f"{path} has no test part"
     encode_all([Features(dataset.test, encoder)], 1)
     encode_all([Features(dataset.train, encoder)], arguments.views)
-    return recipe, dataset, encoder
+    return Data(recipe, dataset, encoder)
 
 
 def changed(
@@ -145,15 +153,11 @@ def changed(
 
 
 def runs(
-    names: Sequence[str],
-    recipe: Recipe,
-    dataset: Dataset,
-    split: Split,
-    encoder: Encoder,
-    settings: Sequence[str] = (),
+    names: Sequence[str], data: Data, split: Split, settings: Sequence[str]
 ) -> Iterator[tuple[str, float, float]]:
     """Method, accuracy and seconds of each run. All learn from the same features."""
     began = time.perf_counter()
+    recipe, dataset, encoder = data
     parts = dataset.train.subset(split.labelled), dataset.train.subset(split.unlabelled)
     width = components(recipe.features, encoder.width, sum(map(len, parts)))
     feed = CachedFeatures(
@@ -174,14 +178,13 @@ def runs(
         own = replace(own, seed=recipe.seed, views=recipe.features.views, net=recipe.model.net)
         if name == "comatch":
             own = replace(own, **parse(own, settings))
-        accuracy = run(own, dataset, split, encoder, feed)
+        accuracy = run(data._replace(recipe=own), split, feed)
         yield name, accuracy, loading + time.perf_counter() - began
 
 
-def run(
-    recipe: Recipe, dataset: Dataset, split: Split, encoder: Encoder, feed: CachedFeatures
-) -> float:
+def run(data: Data, split: Split, feed: CachedFeatures) -> float:
     """Train one method on a prepared feed, and return its accuracy on the test part."""
+    recipe, dataset, encoder = data
     torch.manual_seed(recipe.seed)
     plain = torch.zeros(3), torch.ones(3)  # features are normalised already
     method = build_method(recipe, dataset, split, *plain, GivenFeatures(encoder.width))

@@ -224,17 +224,21 @@ class CachedFeatures(Feed):
         assert self.cached_u
         x = means(self.cached_x.weak, self.readable_x)
         u = means(self.cached_u.weak, self.readable_u)
-        return AllImages(x, self.labels_x, u)
+        return AllImages(x, self.labels_x, u, self.labelled_views())
 
-    def examples(self) -> Examples:
-        """All views that every labelled image has, and the plain views of the unlabelled ones."""
+    def labelled_views(self) -> Tensor:
+        """All views that every labelled image has [X, V, components], the plain one first."""
         assert self.cached_x
-        assert self.cached_u
         fewest = int(self.views_x[self.readable_x].min())
         weak, strong = (len(views.of_kind(kind, fewest)) for kind in (views.WEAK, views.STRONG))
         x = torch.cat([self.cached_x.weak[:, :weak], self.cached_x.strong[:, :strong]], 1)
-        plain = self.cached_u.plain[self.readable_u]
-        return Examples(x[self.readable_x].float(), self.labels_x, plain.float())
+        return x[self.readable_x].float()
+
+    def examples(self) -> Examples:
+        """What an estimator is fitted to."""
+        assert self.cached_u
+        plain = self.cached_u.plain[self.readable_u].float()
+        return Examples(self.labelled_views(), self.labels_x, plain)
 
     def counts(self) -> dict[str, float]:
         every = torch.cat([self.views_x, self.views_u])

@@ -7,8 +7,7 @@ embeddings.
 
     L = L_x + lambda_cls L_u^cls + lambda_ctr L_u^ctr
 
-Not in the paper: where the features of an encoder are good from the start, `teachers` multiplies
-each pseudo-label by the answers of two fixed teachers, so it is confident where they agree.
+Not in the paper: `teachers` multiplies each pseudo-label by the answers of two fixed teachers.
 """
 
 from dataclasses import dataclass
@@ -58,6 +57,9 @@ class CoMatch(Method):
         alignment_window: int = setting(
             32, "batches over which alignment averages predictions", least=1
         )
+        alignment: float = setting(
+            1.0, "distribution alignment: 1 for classes of one size, 0 for none", least=0, most=1
+        )
         hard_labels: bool = setting(False, "one-hot pseudo-labels, as in FixMatch")
         graph: str = setting(
             "authors",
@@ -95,8 +97,9 @@ class CoMatch(Method):
         if step > 0:
             return
         v_x, v_u = self.features(everything.x), self.features(everything.u)
-        taught = teachers.answer(v_x, everything.y, v_u, self.classes) ** self.config.teachers
-        self.taught.copy_(distributed.from_first_rank(taught))
+        views = v_x[:, None] if everything.views is None else everything.views
+        taught = teachers.answer(v_x, everything.y, v_u, views, self.classes)
+        self.taught.copy_(distributed.from_first_rank(taught**self.config.teachers))
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
@@ -110,7 +113,7 @@ class CoMatch(Method):
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]
             mean_p = p.mean(0)
-            p = losses.align(p, self.recent_p.mean_with(mean_p))
+            p = losses.align(p, self.recent_p.mean_with(mean_p), c.alignment)
             q = losses.memory_smooth(
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )

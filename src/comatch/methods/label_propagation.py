@@ -13,6 +13,7 @@ The steps of propagation are known in advance, and the result is stored in buffe
 propagation every certainty is zero, so one captured step serves both phases.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -85,6 +86,10 @@ class LabelPropagation(Method):
             (self.class_weight, weight),
         ):  # those of the first rank, because another GPU may round differently
             mine.copy_(distributed.from_first_rank(new))
+
+    def features(self, inputs: Iterable[Tensor]) -> Tensor:
+        """f(x) [N, D] of length one."""
+        return F.normalize(super().features(inputs), dim=1)
 
     def forward(self, batch: Batch) -> Step:
         (weak,) = batch.u

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch import distributed
@@ -84,9 +83,9 @@ class Method(nn.Module):
 
     @torch.no_grad()
     def features(self, inputs: Iterable[Tensor]) -> Tensor:
-        """f(x) [N, D] of length one; the inputs come in chunks."""
+        """f(x) [N, D]; the inputs come in chunks."""
         with self.net.eval_mode():
-            return torch.cat([F.normalize(self.net(x).features, dim=1) for x in inputs])
+            return torch.cat([self.net(x).features for x in inputs])
 
     def needs_all_images(self) -> bool:
         """Whether the method uses its `before_step`, whose argument is all images."""

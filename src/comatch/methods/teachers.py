@@ -5,30 +5,38 @@ of their answers is confident where both are right.
 """
 
 import torch
-from sklearn.linear_model import LogisticRegression
+import torch.nn.functional as F
 from torch import Tensor
 
 from comatch import propagation
+from comatch.methods import logistic_regression
 from comatch.propagation import shares
+from comatch.types import Examples
 
 LEAST_SHARE = 1e-3  # of a class: a teacher may be wrong
 NEIGHBOURS, ALPHA = 15, 0.8  # of label spreading
-STRENGTH = 10.0  # C of logistic regression
+FOLDS = 3  # of the cross-validation of logistic regression
 
 
 @torch.no_grad()
-def answer(v_x: Tensor, y: Tensor, v_u: Tensor, classes: int) -> Tensor:
-    """The product of both answers [U, C], from unit features of labelled and unlabelled images."""
+def answer(x: Tensor, y: Tensor, u: Tensor, views: Tensor, classes: int) -> Tensor:
+    """The product of both answers [U, C], from features of labelled and unlabelled images.
+
+    `views` [X, V, D] are examples of the labelled images for logistic regression.
+    """
+    v_x, v_u = F.normalize(x, dim=1), F.normalize(u, dim=1)
     spread = propagation.spread_labels(v_x, y, v_u, classes, NEIGHBOURS, ALPHA)
-    return shares(moderate(spread) * moderate(regression(v_x, y, v_u, classes)))
+    regression = linear(Examples(views, y, u), classes)
+    return shares(moderate(spread) * moderate(regression))
 
 
-def regression(v_x: Tensor, y: Tensor, v_u: Tensor, classes: int) -> Tensor:
+def linear(examples: Examples, classes: int) -> Tensor:
     """The probabilities [U, C] of logistic regression on the labels."""
-    fitted = LogisticRegression(C=STRENGTH, max_iter=1000).fit(v_x.cpu().numpy(), y.cpu().numpy())
-    p = v_u.new_zeros(len(v_u), classes)
-    found = torch.from_numpy(fitted.predict_proba(v_u.cpu().numpy()))
-    p[:, torch.from_numpy(fitted.classes_).to(p.device)] = found.to(p)
+    p = examples.u.new_zeros(len(examples.u), classes)
+    if len(p):
+        fitted = logistic_regression.fit(examples, FOLDS)
+        found = torch.from_numpy(fitted.predict_proba(examples.u.cpu().numpy()))
+        p[:, torch.from_numpy(fitted.classes_).to(p.device)] = found.to(p)
     return p
 
 
