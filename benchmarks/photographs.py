@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -272,17 +272,26 @@ def with_best(values: dict[str, float]) -> list[str]:
 def table(rows: Sequence[Row]) -> str:
     """Accuracy without a condition, and how far CoMatch is ahead of the best of the others."""
     even = [row for row in rows if row["condition"] == "even"]
-    groups = means(even, "encoder", "data", "labels")
+    columns = ("encoder", "data", "labels")
+    draws = Counter(tuple(row[c] for c in columns) for row in even if row["method"] == "comatch")
+    groups = means(even, *columns)
     lines, ahead = [], defaultdict(list)
-    for (encoder, data, labels), values in groups.items():
+    for key in sorted(groups, key=order):
+        (encoder, _, labels), values = key, groups[key]
         lead = values["comatch"] - max(v for m, v in values.items() if m != "comatch")
         ahead[encoder, labels].append((lead, values))
-        lines.append([encoder, data, labels, *with_best(values), f"{lead:+.1f}"])
-    for (encoder, labels), found in ahead.items():
+        lines.append([*key, str(draws[key]), *with_best(values), f"{lead:+.1f}"])
+    for (encoder, labels), found in sorted(ahead.items(), key=lambda one: int(one[0][1])):
         every = {m: statistics.mean(v[m] for _, v in found) for m in METHODS}
         lead = statistics.mean(lead for lead, _ in found)
-        lines.append([encoder, "mean", labels, *with_best(every), f"{lead:+.1f}"])
-    return markdown(["encoder", "data", "labels a class", *METHODS, "ahead"], lines)
+        lines.append([encoder, "mean", labels, "", *with_best(every), f"{lead:+.1f}"])
+    return markdown(["encoder", "data", "labels a class", "draws", *METHODS, "ahead"], lines)
+
+
+def order(key: tuple[str, ...]) -> tuple[str, str, int]:
+    """By encoder and data, then the number of labels."""
+    encoder, data, labels = key
+    return encoder, data, int(labels)
 
 
 def losses(rows: Sequence[Row]) -> str:
