@@ -4,7 +4,8 @@
     | data | method | ...
     <!-- end -->
 
-A command that begins with `benchmarks/` is that script. `python tests/docs/doc_tables.py` writes every table anew, for example after a result was added.
+A command that begins with `benchmarks/` runs that script.
+`python tests/docs/doc_tables.py` writes every table anew, for example after a result was added.
 """
 
 import contextlib
