@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def align(p: Tensor, average: Tensor) -> Tensor:
-    """Distribution alignment, section 3.2: DA(p) = Normalize(p / average).
+def align(p: Tensor, average: Tensor, strength: float = 1.0) -> Tensor:
+    """Distribution alignment, section 3.2: DA(p) = Normalize(p / average^strength).
 
     Classes that were predicted too often recently become less likely, so predictions do not
-    collapse onto a few classes. `average` [C] is the moving average of p [muB, C].
+    collapse onto a few classes. `average` [C] is the moving average of p [muB, C]. The paper has
+    strength 1, as if all classes were equally frequent; below 1, they may differ.
     """
-    scaled = p / average.clamp(min=1e-12)
+    scaled = p / average.clamp(min=1e-12) ** strength
     return scaled / scaled.sum(1, keepdim=True)
 
 

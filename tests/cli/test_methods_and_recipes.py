@@ -9,13 +9,14 @@ from helpers import assert_one_line_error
 
 
 def test_methods_are_listed_with_their_docstrings(cli):
-    assert descriptions() == {name: m.__doc__.strip() for name, m in methods.METHODS.items()}
+    known = {**methods.METHODS, **methods.ESTIMATORS}
+    assert descriptions() == {name: method.__doc__.strip() for name, method in known.items()}
     code, out, _ = cli("methods")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == sorted(methods.METHODS)
+    assert [line.split()[0] for line in out.splitlines()] == sorted(known)
 
 
-@pytest.mark.parametrize("name", methods.METHODS)
+@pytest.mark.parametrize("name", [*methods.METHODS, *methods.ESTIMATORS])
 def test_settings_of_a_method(cli, name):
     code, out, _ = cli("methods", name)
     assert code == 0

@@ -28,7 +28,7 @@ def methods(
     with loading_torch():
         from comatch import methods
     config = methods.config(name)
-    print_docstring(sys.modules[methods.METHODS[name].__module__].__doc__ or "")
+    print_docstring(sys.modules[methods.find(name).__module__].__doc__ or "")
     out.print(tables.settings(config))
 
 

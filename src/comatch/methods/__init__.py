@@ -1,6 +1,7 @@
 """The methods by their names. A new one is a file here and a line in the list below.
 
-A method outside of the package is found by the path of its file.
+A method outside of the package is found by the path of its file. Estimators of scikit-learn have a
+list of their own: they need the features of a frozen encoder.
 """
 
 import functools
@@ -15,9 +16,13 @@ from comatch.config import MethodConfig, check_name
 from comatch.errors import UserError
 from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
+from comatch.methods.estimator import Estimator
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
+from comatch.methods.knn import Knn
 from comatch.methods.label_propagation import LabelPropagation
+from comatch.methods.label_spreading import LabelSpreading
+from comatch.methods.logistic_regression import LogisticRegression
 from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
@@ -25,6 +30,7 @@ from comatch.methods.pi_model import PiModel
 from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
+from comatch.methods.self_training import SelfTraining
 from comatch.methods.supervised import Supervised
 from comatch.methods.temporal_ensembling import TemporalEnsembling
 from comatch.methods.uda import Uda
@@ -52,13 +58,19 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
+ESTIMATORS: dict[str, type[Estimator]] = {
+    estimator.Config.method: estimator
+    for estimator in (LogisticRegression, Knn, LabelSpreading, SelfTraining)
+}
+
 
 def find(name: str) -> type[Method]:
     """The method of this name, or the one in a file: `fixmatch` or `my_method.py`."""
     if name.endswith(".py"):
         return load(str(Path(name).expanduser().absolute()))
-    check_name(name, METHODS, "method")
-    return METHODS[name]
+    known: dict[str, type[Method]] = {**METHODS, **ESTIMATORS}
+    check_name(name, known, "method")
+    return known[name]
 
 
 @functools.cache
@@ -101,4 +113,4 @@ def build(config: MethodConfig, encoder: nn.Module, task: Task) -> Method:
     return find(config.method)(encoder, task, config)
 
 
-__all__ = ["METHODS", "Method", "Step", "build", "config", "find"]
+__all__ = ["ESTIMATORS", "METHODS", "Estimator", "Method", "Step", "build", "config", "find"]

@@ -167,6 +167,12 @@ class RunFolder:
         files.write_checked(self.model, self.description() | {key: value})
 
     def read_weights(self) -> dict[str, torch.Tensor]:
+        if self.finished() and not self.weights.exists():
+            method = self.settings()["method"]["name"]
+            raise UserError(
+                f"{self.path} is a run of {method}, which saves no network: only its accuracy is "
+                "recorded. Train another --method"
+            )
         if not self.weights.exists():
             raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
         try:
