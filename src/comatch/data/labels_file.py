@@ -22,6 +22,15 @@ class Columns(NamedTuple):
     width: int  # the number of columns
 
 
+class Table(NamedTuple):
+    """A CSV file as it is: other columns are kept, so that the file can be written again."""
+
+    head: list[str]  # empty if the file has none
+    rows: list[list[str]]
+    columns: Columns
+    separator: str
+
+
 def read_labels(csv_path: Path) -> list[tuple[str, str]]:
     """The pairs of path and label in a CSV file, each once; empty labels are left out.
 
@@ -61,9 +70,16 @@ def _text(path: Path) -> str:
 
 
 def _rows(csv_path: Path) -> list[tuple[str, str]]:
-    """Path and label of each row, split at the separator that fits the most rows."""
+    """Path and label of each row."""
+    table = read_table(csv_path)
+    return [(row[table.columns.path], row[table.columns.label]) for row in table.rows]
+
+
+def read_table(csv_path: Path) -> Table:
+    """The rows of a CSV file, split at the separator that fits the most of them."""
     text = _text(csv_path)
     best, columns, fitting, fault = list[list[str]](), None, (False, -1), None
+    chosen = ","
     for separator in ",;\t":
         try:
             rows = _split(text, separator)
@@ -74,19 +90,22 @@ def _rows(csv_path: Path) -> list[tuple[str, str]]:
         width = named.width if named else 2
         fits = named is not None, sum(len(row) == width for row in rows)
         if fits > fitting:
-            best, columns, fitting = rows, named, fits
+            best, columns, fitting, chosen = rows, named, fits, separator
     if fitting[1] < 0:
         raise UserError(f"{csv_path} is no csv file ({fault}): save it as CSV in UTF-8")
-    if columns:
-        best = best[1:]
-    path, label, width = columns or (0, 1, 2)
+    head = best.pop(0) if columns else []
+    columns = columns or Columns(0, 1, 2)
     for row in best:
-        if len(row) <= max(path, label) or any(row[width:]) or not row[path]:
+        if (
+            len(row) <= max(columns.path, columns.label)
+            or any(row[columns.width :])
+            or not row[columns.path]
+        ):
             raise UserError(
                 f"{csv_path} must have two columns, path and label, or a header that names these: "
                 f"mend the row {','.join(row)[:80]!r}"
             )
-    return [(row[path], row[label]) for row in best]
+    return Table(head, best, columns, chosen)
 
 
 def _split(text: str, separator: str) -> list[list[str]]:
