@@ -17,6 +17,7 @@ from comatch.cli import (
     recipes,
     report,
     reproduce,
+    suggest,
     train,
     transfer,
 )
@@ -51,6 +52,7 @@ def comatch(
 
 
 for command in (  # in the order in which --help lists them
+    suggest.suggest,
     train.train,
     compare.compare,
     evaluate.evaluate,
