@@ -12,6 +12,7 @@ from comatch.cli import (
     compare,
     evaluate,
     export,
+    label,
     methods,
     predict,
     recipes,
@@ -53,6 +54,7 @@ def comatch(
 
 for command in (  # in the order in which --help lists them
     suggest.suggest,
+    label.label,
     train.train,
     compare.compare,
     evaluate.evaluate,

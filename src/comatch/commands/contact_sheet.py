@@ -22,7 +22,7 @@ EACH = 6  # most confident images of a class, and least confident ones
 CLASSES = 25  # most classes on a sheet: those with most images
 SIDE = 141  # pixels of an image on the sheet: what it has at the figure's resolution
 NAME, GAP, LINE = 2.5, 0.5, 1.3  # widths of name and gap, height of a row, in images
-COLUMNS, NAME_WIDTH, NAME_LINE, MOST_NAMES = 8, 1.3, 1.4, 200  # of a sheet of names
+COLUMNS, NAME_WIDTH, NAME_LINE, MOST_NAMES = 8, 1.6, 1.4, 200  # of a sheet of names
 JPEG = (".jpg", ".jpeg")
 
 
@@ -86,9 +86,9 @@ def draw_names(root: Path, names: Sequence[str]) -> Figure:
     shown = names[:MOST_NAMES]
     height = NAME_LINE * -(-len(shown) // COLUMNS) + (0.5 if len(shown) < len(names) else 0.1)
     with matplotlib.rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(0.75 * COLUMNS * NAME_WIDTH, 0.75 * height))
+        figure = Figure(figsize=(0.75 * (COLUMNS * NAME_WIDTH + 0.2), 0.75 * height))
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        axes.set(xlim=(-0.1, COLUMNS * NAME_WIDTH - 0.1), ylim=(height, 0), aspect="equal")
+        axes.set(xlim=(-0.4, COLUMNS * NAME_WIDTH - 0.2), ylim=(height, 0), aspect="equal")
         axes.set_axis_off()
         for number, name in enumerate(shown):
             row, column = divmod(number, COLUMNS)
