@@ -11,6 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+# Several threads make the small matrices here slower, above all beside the page. OpenVINO has its
+# own threads.
+ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 
 class Background:
     """Starts the worker and keeps what it said last. Nothing here waits for it."""
@@ -35,7 +39,7 @@ class Background:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"},
+            env={**os.environ, "PYTHONPATH": path, **ENVIRONMENT},
         )
         self.outbox: list[dict[str, Any]] = []
         self.wake = threading.Condition()

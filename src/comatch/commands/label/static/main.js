@@ -39,6 +39,8 @@ function describe(picture) {
   let caption = label || status;
   if (!caption && guess) caption = `${guess}? ${percent(data.probability[picture])}`;
   const other = view === "check" && contradiction(picture);
+  if (data.unread.has(picture)) caption = "cannot be read";
+  if (data.gone.has(picture)) caption = "no longer in the folder";
   if (other) caption = `${label}: or ${other}?`;
   return { caption, label: `${data.names[picture]}${caption ? `, ${caption}` : ""}`, labelled: Boolean(label) };
 }
@@ -297,7 +299,10 @@ function key(event) {
 // ------------------------------------------------------------------ start
 
 for (const button of document.querySelectorAll("nav button")) {
-  button.onclick = () => openView(button.dataset.view);
+  button.onclick = () => {
+    openView(button.dataset.view);
+    $("grid").focus();
+  };
 }
 $("search").oninput = () => { grid.show(fresh()); showAll(); };
 for (const id of ["search", "class-name"]) {
