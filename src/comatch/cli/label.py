@@ -7,7 +7,7 @@ import typer
 
 from comatch.cli.console import print_notes, say
 from comatch.cli.options import DeviceOption
-from comatch.cli.suggest import InitOption
+from comatch.cli.suggest import EncoderOption, InitOption
 
 if TYPE_CHECKING:
     from comatch.commands.label.server import Session
@@ -33,6 +33,7 @@ def label(
     browser: Annotated[
         bool, typer.Option(help="Open the page in the browser (default: yes).")
     ] = True,
+    encoder: EncoderOption = None,
     init: InitOption = None,
     device: DeviceOption = "auto",
 ) -> None:
@@ -57,6 +58,7 @@ def label(
         labels_file,
         from_folders=from_folders,
         port=port,
+        encoder=encoder,
         init=init,
         device=device,
         browser=browser,

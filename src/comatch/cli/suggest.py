@@ -9,13 +9,17 @@ from comatch.cli.console import err, loading_torch, say
 from comatch.cli.options import DeviceOption
 from comatch.errors import UserError, shortened
 
-InitOption = Annotated[
+EncoderOption = Annotated[
     str | None,
     typer.Option(
-        metavar="WEIGHTS",
-        help="Compare images by an encoder with these weights: a file, timm or timm:NAME.TAG "
-        "(default: that of the recipe photos).",
+        metavar="NAME",
+        help="Compare images by this pre-trained network, see `comatch encoders` (default: one "
+        "that is there or can be downloaded).",
     ),
+]
+InitOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Read the weights of the encoder from a file."),
 ]
 
 
@@ -41,6 +45,7 @@ def suggest(
             metavar="FILE", help="Read the labels so far here (default: labels.csv in the folder)."
         ),
     ] = None,
+    encoder: EncoderOption = None,
     init: InitOption = None,
     overwrite: Annotated[
         bool,
@@ -71,6 +76,7 @@ def suggest(
         out=out,
         sheet=sheet,
         labels_file=labels_file,
+        encoder=encoder,
         init=init,
         device=device,
         overwrite=overwrite,

@@ -19,7 +19,9 @@ ENVIRONMENT = {"PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM
 class Background:
     """Starts the worker and keeps what it said last. Nothing here waits for it."""
 
-    def __init__(self, root: Path, init: str | None, device: str) -> None:
+    def __init__(
+        self, root: Path, encoder: str | None = None, init: str | None = None, device: str = "auto"
+    ) -> None:
         self.progress = [0, 0]  # pictures encoded, and in all
         self.order: list[int] = []
         self.order_version = 0
@@ -31,7 +33,7 @@ class Background:
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
         here = str(Path(__file__).parents[3])  # so that the worker finds this package
         path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-        arguments = (os.path.abspath(root), init, device)
+        arguments = (os.path.abspath(root), encoder, init, device)
         program = f"from comatch.commands.label import worker; worker.main(*{arguments!r})"
         self.process = subprocess.Popen(
             [sys.executable, "-c", program],

@@ -27,6 +27,7 @@ def serve(
     *,
     from_folders: bool = False,
     port: int = 0,
+    encoder: str | None = None,
     init: str | None = None,
     device: str = "auto",
     browser: bool = True,
@@ -42,7 +43,7 @@ def serve(
         raise UserError(store.problem)
     if from_folders:
         take_folders(store, folder, pictures.names)
-    background = Background(folder, init, device)
+    background = Background(folder, encoder, init, device)
     session = Session(pictures, store, background)
     token = secrets.token_urlsafe(TOKEN)
     address = f"http://{HOST}:{listening.getsockname()[1]}/{token}/"

@@ -36,9 +36,14 @@ GROWTH = 1.5  # of the pictures encoded, until suggestions are made again
 
 class Worker:
     def __init__(
-        self, root: Path, init: str | None, device: str, send: Callable[..., None]
+        self,
+        root: Path,
+        encoder: str | None,
+        init: str | None,
+        device: str,
+        send: Callable[..., None],
     ) -> None:
-        self.root, self.init, self.device, self.send = root, init, device, send
+        self.root, self.wanted, self.device, self.send = root, (encoder, init), device, send
         self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.names: list[str] = []
         self.marks: dict[int, str | None] = {}
@@ -52,10 +57,12 @@ class Worker:
 
     def run(self) -> None:
         self.receive(wait=True)
-        from comatch.commands.suggest.features import encoder_of
+        from comatch.commands.suggest.features import encoder_of, recipe_for
         from comatch.device import choose_device
 
-        encoder = encoder_of(self.init, choose_device(self.device))
+        device = choose_device(self.device)
+        recipe = recipe_for(self.root, *self.wanted, device)
+        encoder = encoder_of(recipe, self.root, self.names, device)
         self.encoder = encoder._replace(load=functools.cache(encoder.load))
         while True:
             for _ in self.encode():
@@ -183,7 +190,7 @@ def listen(worker: Worker) -> None:
     os._exit(0)
 
 
-def main(root: str, init: str | None, device: str) -> None:
+def main(root: str, encoder: str | None, init: str | None, device: str) -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library that prints does not disturb the page
     os.nice(10)  # the page comes first
@@ -192,7 +199,7 @@ def main(root: str, init: str | None, device: str) -> None:
         output.write(json.dumps(message) + "\n")
         output.flush()
 
-    worker = Worker(Path(root), init, device, send)
+    worker = Worker(Path(root), encoder, init, device, send)
     threading.Thread(target=listen, args=(worker,), daemon=True).start()
     try:
         worker.run()

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from comatch.classifier import load_classifier
 from comatch.commands.contact_sheet import draw_names, save
 from comatch.commands.suggest import learner, selection
-from comatch.commands.suggest.features import compressed, encoder_of, plain_features
+from comatch.commands.suggest.features import compressed, encoder_of, plain_features, recipe_for
 from comatch.commands.suggest.table import (
     EMPTY,
     Mark,
@@ -27,6 +27,7 @@ from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.files import read_json
 from comatch.nets.frozen import FrozenEncoder
+from comatch.training.recipe import Recipe
 from comatch.training.run_folder import Run, RunFolder
 
 
@@ -51,7 +52,8 @@ def suggest(
     out: str | Path | None = None,
     sheet: str | Path | None = None,
     labels_file: str | Path | None = None,
-    init: str | None = None,
+    encoder: str | None = None,
+    init: str | Path | None = None,
     device: str = "auto",
     overwrite: bool = False,
     progress: bool = True,
@@ -60,7 +62,8 @@ def suggest(
 
     They are written to the CSV file `out`, by default labels.csv in the folder, with empty labels.
     Labels that are known come first in it. A file that exists is replaced only with `overwrite`.
-    The features are those of the encoder `init`, or of the run's.
+    Images are compared by the run's encoder if it is frozen, else by `encoder` with the weights
+    `init`, or by the default one.
     """
     require(number >= 1, f"number={number}: must be at least 1")
     data = data.path if isinstance(data, Run) else Path(data)
@@ -76,8 +79,10 @@ def suggest(
     if run:
         used = read_json(run.split).get("labelled", {})
         marks = {name: Mark(label) for name, label in used.items()} | marks
-    encoder = encoder_of(init or initial_weights(run), where)
-    names, features, bad = encode(folder, pictures.names, encoder, progress)
+    recipe = encoder_recipe(run) or recipe_for(folder, encoder, init, where)
+    names, features, bad = encode(
+        folder, pictures.names, encoder_of(recipe, folder, pictures.names, where), progress
+    )
     if not names:
         raise UserError(f"none of the {len(bad)} pictures in {folder} can be read")
     chosen = choose(names, features, marks, number, run)
@@ -98,12 +103,11 @@ def suggest(
     )
 
 
-def initial_weights(run: RunFolder | None) -> str | None:
-    """The weights of a run's frozen encoder."""
-    if run is None:
+def encoder_recipe(run: RunFolder | None) -> Recipe | None:
+    """The recipe of a run with a frozen encoder, whose features are then used."""
+    if run is None or not run.settings()["frozen"]:
         return None
-    settings = run.settings()
-    return settings.get("init") if settings.get("frozen") else None
+    return run.recipe()
 
 
 def encode(

@@ -8,39 +8,39 @@ import numpy as np
 import torch
 
 from comatch import recipes
-from comatch.config import replace
 from comatch.data import views
 from comatch.data.features import Encoder, Features
-from comatch.nets.engine import Engine
-from comatch.nets.network import width_of
-from comatch.planning import absolute_weights, complete
+from comatch.errors import UserError
+from comatch.planning import Request, plan
 from comatch.projection import Projection
-from comatch.training.build import build_encoder_for, identity, net_of
-from comatch.training.init_weights import load_initial
-from comatch.types import UNLABELLED, Files
+from comatch.training.build import feature_encoder
+from comatch.training.recipe import Recipe
+from comatch.types import UNLABELLED, Dataset, Files
 
 COMPONENTS = 256  # principal components that are kept
 FITTED = 10_000  # pictures that the components are fitted to
 CHUNK = 1000  # pictures whose digests are computed together
 
 
-def encoder_of(init: str | None, device: torch.device) -> Encoder:
-    """The encoder of the recipe `photos`, with these weights or with the recipe's."""
-    recipe = replace(recipes.get("photos"), data="pictures")
-    given = {"init": absolute_weights(init)} if init else {}
-    recipe = complete(replace(recipe, **given), given)
-    size, mean, std = recipe.dataset.image_size, recipe.dataset.mean, recipe.dataset.std
-    assert mean is not None  # these weights have theirs
-    assert std is not None
-    net = build_encoder_for(recipe)
-    load_initial(net_of(net), recipe.model, size, [])
-    channels = torch.tensor(mean), torch.tensor(std)
-    return Encoder(
-        f"{recipe.model.net}-{size}px-{identity(net, *channels)}",
-        width_of(net),
-        size,
-        lambda: Engine(net, *channels, size, device),
-    )
+def recipe_for(folder: Path, encoder: str | None, init: str | None, device: torch.device) -> Recipe:
+    """The recipe with the encoder of this name and with these weights, or with the default one."""
+    named = None if encoder or not init else recipes.ENCODED
+    recipe = plan(Request(folder, encoder=encoder, init=init, recipe=named), device)
+    if not recipe.model.frozen:
+        raise UserError(
+            "images are compared by a pre-trained encoder, and none can be downloaded here: "
+            "give its name and a file of its weights, --encoder NAME --init FILE"
+        )
+    return recipe
+
+
+def encoder_of(recipe: Recipe, folder: Path, names: Sequence[str], device: torch.device) -> Encoder:
+    pictures = Dataset(folder.name, [], files_of(folder, names))
+    return feature_encoder(recipe, pictures, device)
+
+
+def files_of(folder: Path, names: Sequence[str]) -> Files:
+    return Files(folder, torch.full((len(names),), UNLABELLED), list(names))
 
 
 class Found(NamedTuple):
@@ -62,8 +62,7 @@ def plain_features(
     encode = None
     for begin in range(0, len(rows), CHUNK):
         some = list(rows[begin : begin + CHUNK])
-        unknown = torch.full((len(some),), UNLABELLED)
-        part = Features(Files(root, unknown, [names[row] for row in some]), encoder)
+        part = Features(files_of(root, [names[row] for row in some]), encoder)
         missing = part.missing([views.PLAIN])
         nothing = np.empty((0, encoder.width), np.float16)
         if missing:

@@ -57,6 +57,7 @@ function openView(name) {
   for (const button of document.querySelectorAll("nav button")) {
     button.setAttribute("aria-pressed", button.dataset.view === view);
   }
+  showSelection();
   showAll();
 }
 
