@@ -141,6 +141,7 @@ def choose(
     marks: Mapping[str, Mark],
     number: int,
     run: RunFolder | None = None,
+    seed: int = 0,
 ) -> Chosen:
     """Rows of the pictures to label next, and how much they cover."""
     known = [marks.get(name, EMPTY) for name in names]
@@ -154,9 +155,9 @@ def choose(
     if len(classes) > 1:
         guess = run_predictions(run, features) if run else None
         guess = learner.predict(reduced, numbers, len(classes)) if guess is None else guess
-        rows = selection.uncertain(near, guess, numbers, number, taken)
+        rows = selection.uncertain(near, guess, numbers, number, taken, seed)
     else:
-        rows = selection.typical(near, number, taken)
+        rows = selection.typical(near, number, taken, seed)
     group = selection.groups(near)
     covered = len(set(group[[*rows, *taken]].tolist()))
     seen = None if guess is None else len(set(guess[rows].argmax(1).tolist()))

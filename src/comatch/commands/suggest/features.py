@@ -22,7 +22,9 @@ FITTED = 10_000  # pictures that the components are fitted to
 CHUNK = 1000  # pictures whose digests are computed together
 
 
-def recipe_for(folder: Path, encoder: str | None, init: str | None, device: torch.device) -> Recipe:
+def recipe_for(
+    folder: Path, encoder: str | None, init: str | Path | None, device: torch.device
+) -> Recipe:
     """The recipe with the encoder of this name and with these weights, or with the default one."""
     named = None if encoder or not init else recipes.ENCODED
     recipe = plan(Request(folder, encoder=encoder, init=init, recipe=named), device)
