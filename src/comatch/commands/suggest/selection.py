@@ -7,10 +7,12 @@ With labels: uncertain and diverse ones. As many clusters as pictures are wanted
 picture about which the classifier is least certain; classes with few labels come first.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import silhouette_score
 from sklearn.neighbors import NearestNeighbors
 
@@ -26,7 +28,9 @@ GROUPS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40)  # numbers that are trie
 def clusters(features: np.ndarray, number: int, seed: int = 0) -> np.ndarray:  # [n, k] -> [n]
     number = max(1, min(number, len(features)))
     kind = KMeans if len(features) <= MANY else MiniBatchKMeans
-    found: np.ndarray = kind(number, n_init=1, random_state=seed).fit_predict(features)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # copies of a picture are one point
+        found: np.ndarray = kind(number, n_init=1, random_state=seed).fit_predict(features)
     return found
 
 
@@ -90,12 +94,11 @@ def uncertain(
     margin = two[:, -1] - two[:, 0]
     cluster = clusters(features[rows], min(number, MOST_CLUSTERS), seed)
     chosen = []
-    for one in range(cluster.max() + 1):
+    for one in np.unique(cluster):
         here = np.flatnonzero(cluster == one)
         distance = spread(features[rows[here]])
         core = here[distance <= np.median(distance)]  # no outliers
-        if len(core):
-            chosen.append(int(core[margin[core].argmin()]))
+        chosen.append(int(core[margin[core].argmin()]))
     count = np.bincount(labels[labels >= 0], minlength=probabilities.shape[1])
     guess = probabilities[rows].argmax(1)
     return [int(rows[i]) for i in sorted(chosen, key=lambda i: (count[guess[i]], margin[i]))]
