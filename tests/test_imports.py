@@ -15,7 +15,8 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
     {"api"},
     {"commands.transfer"},
     {"commands.reproduce"},
-    {"commands.compare"},
+    {"commands.compare", "commands.label"},
+    {"commands.suggest"},
     {
         "commands.bench",
         "commands.contact_sheet",

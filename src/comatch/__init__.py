@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from comatch.commands.compare import compare
     from comatch.commands.cross_validation import cross_validate
     from comatch.commands.export import export
+    from comatch.commands.suggest.choose import suggest
     from comatch.planning import Request
 
-__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "train"]
+__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "suggest", "train"]
 
 HOMES = {  # the module of each public name
     "Request": "planning",
@@ -22,6 +23,7 @@ HOMES = {  # the module of each public name
     "evaluate": "api",
     "export": "commands.export",
     "load": "api",
+    "suggest": "commands.suggest.choose",
     "train": "api",
 }
 

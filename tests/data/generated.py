@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import specimens
 from hypothesis import strategies as st
+
+import specimens
 
 LONGEST = 120  # bytes of a name
 CLASSES = ["cat", "dog", "Cat", "cat ", " dog", "9", "10", "\u00dcber", "U\u0308ber", "na\u00efve"]

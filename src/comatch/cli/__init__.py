@@ -15,11 +15,13 @@ from comatch.cli import (
     encoders,
     evaluate,
     export,
+    label,
     methods,
     predict,
     recipes,
     report,
     reproduce,
+    suggest,
     train,
     transfer,
 )
@@ -54,6 +56,8 @@ def comatch(
 
 
 for command in (  # in the order in which --help lists them
+    suggest.suggest,
+    label.label,
     train.train,
     compare.compare,
     evaluate.evaluate,

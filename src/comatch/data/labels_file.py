@@ -24,6 +24,15 @@ class Columns(NamedTuple):
     width: int  # the number of columns
 
 
+class Table(NamedTuple):
+    """A CSV file as it is: other columns are kept, so that the file can be written again."""
+
+    head: list[str]  # empty if the file has none
+    rows: list[list[str]]
+    columns: Columns
+    separator: str
+
+
 def read_labels(csv_path: Path) -> list[tuple[str, str]]:
     """The pairs of path and label in a CSV file, each once; empty labels are left out.
 
@@ -62,33 +71,59 @@ def _text(path: Path) -> str:
     return text
 
 
+class Form(NamedTuple):
+    """How the rows of a CSV file are to be read."""
+
+    separator: str
+    columns: Columns
+    headed: bool  # the first row is a header
+
+
+def read_table(csv_path: Path) -> Table:
+    """The whole of a CSV file, whose rows must have a path and a label."""
+    text = _text(csv_path)
+    form = _form(csv_path, text)
+    head = next(_split(text, form.separator)) if form.headed else []
+    return Table(head, list(_checked(csv_path, text, form)), form.columns, form.separator)
+
+
 def _rows(csv_path: Path) -> Iterator[tuple[str, str]]:
-    """Path and label of each row, split at the separator that fits the most rows.
+    """Path and label of each row."""
+    text = _text(csv_path)
+    form = _form(csv_path, text)
+    for row in _checked(csv_path, text, form):
+        yield row[form.columns.path], row[form.columns.label]
+
+
+def _form(csv_path: Path, text: str) -> Form:
+    """The separator that fits the most rows, and the columns.
 
     Rows are read again for each separator instead of kept: a large table has many of them.
     """
-    text = _text(csv_path)
-    fits, fault = dict[str, tuple[bool, int]](), None
+    found, fault = dict[tuple[bool, int], Form](), None
     for separator in ",;\t":
         try:
             columns = _columns_of(csv_path, text, separator)
-            width = columns.width if columns else 2
-            fitting = sum(len(row) == width for row in _split(text, separator))
-            fits[separator] = columns is not None, fitting
+            headed, columns = columns is not None, columns or Columns(0, 1, 2)
+            fitting = sum(len(row) == columns.width for row in _split(text, separator))
+            found.setdefault((headed, fitting), Form(separator, columns, headed))
         except csv.Error as error:
             fault = error
-    if not fits:
+    if not found:
         raise UserError(f"{csv_path} is no csv file ({fault}): save it as CSV in UTF-8")
-    best = max(fits, key=lambda separator: fits[separator])
-    columns = _columns_of(csv_path, text, best)
-    path, label, width = columns or (0, 1, 2)
-    for row in itertools.islice(_split(text, best), 1 if columns else 0, None):
+    return found[max(found)]
+
+
+def _checked(csv_path: Path, text: str, form: Form) -> Iterator[list[str]]:
+    """The rows below the header."""
+    path, label, width = form.columns
+    for row in itertools.islice(_split(text, form.separator), int(form.headed), None):
         if len(row) <= max(path, label) or any(row[width:]) or not row[path]:
             raise UserError(
                 f"{csv_path} must have two columns, path and label, or a header that names these: "
                 f"mend the row {','.join(row)[:80]!r}"
             )
-        yield row[path], row[label]
+        yield row
 
 
 def _split(text: str, separator: str) -> Iterator[list[str]]:
