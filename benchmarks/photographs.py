@@ -209,7 +209,7 @@ def commit_of_the_code() -> str:
     """The commit, with a plus if the code has changes that are not in it."""
 
     def git(*words: str) -> str:
-        here = Path.cwd()
+        here = Path(__file__).parent
         return subprocess.run(
             ["git", *words], cwd=here, capture_output=True, text=True, check=True
         ).stdout.strip()
@@ -295,20 +295,21 @@ def order(key: tuple[str, ...]) -> tuple[str, str, int]:
 
 
 def losses(rows: Sequence[Row]) -> str:
-    """What each condition costs: the mean change over the data, in points."""
-    by = ("encoder", "data", "labels")
-    groups = {c: means([r for r in rows if r["condition"] == c], *by) for c in CONDITIONS}
-    lines = []
+    """What each condition costs in points: the mean over data and draws, beside the same draws."""
+    by = ("encoder", "labels", "data", "draw")
+    groups = {c: means([row for row in rows if row["condition"] == c], *by) for c in CONDITIONS}
+    changes: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for condition in CONDITIONS[1:]:
-        changes: dict[tuple[str, str], dict[str, list[float]]] = {}
         for key, values in groups[condition].items():
-            mine = changes.setdefault((key[0], key[2]), defaultdict(list))
             for method, value in values.items():
-                mine[method].append(value - groups["even"][key][method])
-        for (encoder, labels), found in changes.items():
-            texts = [f"{statistics.mean(found[m]):+.1f}" if m in found else "" for m in METHODS]
-            lines.append([condition, encoder, labels, *texts])
-    return markdown(["condition", "encoder", "labels a class", *METHODS], lines)
+                if method in groups["even"].get(key, {}):
+                    change = value - groups["even"][key][method]
+                    changes[condition, *key[:2]][method].append(change)
+    lines = []
+    for key, found in changes.items():
+        texts = [f"{statistics.mean(found[m]):+.1f}" if m in found else "" for m in METHODS]
+        lines.append([*key, str(len(found["comatch"])), *texts])
+    return markdown(["condition", "encoder", "labels a class", "runs", *METHODS], lines)
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {"table": table, "losses": losses}

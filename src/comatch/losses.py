@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def align(p: Tensor, average: Tensor, strength: float = 1.0) -> Tensor:
-    """Distribution alignment, section 3.2: DA(p) = Normalize(p / average^strength).
+def align(p: Tensor, average: Tensor) -> Tensor:
+    """Distribution alignment, section 3.2: DA(p) = Normalize(p / average).
 
     Classes that were predicted too often recently become less likely, so predictions do not
-    collapse onto a few classes. `average` [C] is the moving average of p [muB, C]. The paper has
-    strength 1, as if all classes were equally frequent; below 1, they may differ.
+    collapse onto a few classes. `average` [C] is the moving average of p [muB, C].
     """
-    scaled = p / average.clamp(min=1e-12) ** strength
+    scaled = p / average.clamp(min=1e-12)
     return scaled / scaled.sum(1, keepdim=True)
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from comatch import propagation
-from comatch.methods import CoMatch, logistic_regression, teachers
+from comatch.methods import CoMatch, self_training, teachers
 from comatch.nets.frozen import GivenFeatures
 from comatch.types import AllImages, Batch, Examples, Task
 
@@ -56,15 +56,15 @@ def test_images_outside_the_graph_take_the_mean_of_their_neighbours(monkeypatch)
 @pytest.mark.parametrize("unlabelled", [0, 1, 30])
 def test_the_answer_is_the_product_of_both(unlabelled):
     (x, y), (u, _) = images(6, 0), images(unlabelled, 1)
-    x, u = 3 * x, 3 * u  # label spreading sees unit features, logistic regression these
+    x, u = 3 * x, 3 * u  # label spreading sees unit features, self-training these
     views = torch.stack([x, x + 0.1, x - 0.1], 1)
     found = teachers.answer(x, y, u, views, CLASSES)
     assert found.shape == (unlabelled, CLASSES)
     if unlabelled:
-        regression = logistic_regression.fit(Examples(views, y, u), folds=3).predict_proba(u)
+        trained = self_training.fit(Examples(views, y, u), folds=3, threshold=0.75).predict_proba(u)
         spread = propagation.spread_labels(x / 3, y, u / 3, CLASSES, 15, 0.8)
         product = torch.ones(unlabelled, CLASSES)
-        for p in (spread, torch.from_numpy(regression).float()):
+        for p in (spread, torch.from_numpy(trained).float()):
             p = p / p.mean(0).sqrt()
             product = product * (p / p.sum(1, keepdim=True)).clamp(min=teachers.LEAST_SHARE)
         torch.testing.assert_close(

@@ -7,7 +7,7 @@ embeddings.
 
     L = L_x + lambda_cls L_u^cls + lambda_ctr L_u^ctr
 
-Not in the paper: `teachers` multiplies each pseudo-label by the answers of two fixed teachers.
+Not in the paper: `teachers` multiplies each pseudo-label by the answers of fixed teachers.
 """
 
 from dataclasses import dataclass
@@ -57,9 +57,6 @@ class CoMatch(Method):
         alignment_window: int = setting(
             32, "batches over which alignment averages predictions", least=1
         )
-        alignment: float = setting(
-            1.0, "distribution alignment: 1 for classes of one size, 0 for none", least=0, most=1
-        )
         hard_labels: bool = setting(False, "one-hot pseudo-labels, as in FixMatch")
         graph: str = setting(
             "authors",
@@ -76,7 +73,7 @@ class CoMatch(Method):
         )
         teachers: float = setting(
             0.0,
-            "exponent of the answers of label spreading and logistic regression in a pseudo-label",
+            "exponent of the answers of label spreading and self-training in a pseudo-label",
             least=0,
         )
 
@@ -113,7 +110,7 @@ class CoMatch(Method):
         with torch.no_grad():
             p = F.softmax(logits_weak, dim=1)  # [muB, C]
             mean_p = p.mean(0)
-            p = losses.align(p, self.recent_p.mean_with(mean_p), c.alignment)
+            p = losses.align(p, self.recent_p.mean_with(mean_p))
             q = losses.memory_smooth(
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )

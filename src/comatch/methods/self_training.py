@@ -27,12 +27,14 @@ class SelfTraining(Estimator):
         threshold: float = setting(0.75, "confidence that adds an image", above=0, below=1)
 
     def estimate(self, examples: Examples) -> Linear:
-        strength = logistic_regression.fit(examples, self.config.folds).C
-        views = examples.x.shape[1]
-        labels = examples.y.repeat_interleave(views).cpu().numpy()
-        features = np.concatenate([examples.x.flatten(0, 1).cpu(), examples.u.cpu()])
-        unknown = np.full(len(examples.u), UNLABELLED)
-        training = SelfTrainingClassifier(
-            Linear(C=strength, max_iter=1000, tol=1e-3), threshold=self.config.threshold
-        )
-        return training.fit(features, np.concatenate([labels, unknown])).estimator_
+        return fit(examples, self.config.folds, self.config.threshold)
+
+
+def fit(examples: Examples, folds: int, threshold: float) -> Linear:
+    strength = logistic_regression.fit(examples, folds).C
+    labels = examples.y.repeat_interleave(examples.x.shape[1]).cpu().numpy()
+    features = np.concatenate([examples.x.flatten(0, 1).cpu(), examples.u.cpu()])
+    unknown = np.full(len(examples.u), UNLABELLED)
+    linear = Linear(C=strength, max_iter=1000, tol=1e-3)
+    training = SelfTrainingClassifier(linear, threshold=threshold)
+    return training.fit(features, np.concatenate([labels, unknown])).estimator_
