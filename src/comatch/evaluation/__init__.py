@@ -6,6 +6,7 @@ from comatch.evaluation.accuracy import (
     Scores,
     evaluate,
     features,
+    outputs,
     predict,
     probabilities,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "Scores",
     "evaluate",
     "features",
+    "outputs",
     "predict",
     "probabilities",
     "temperature",

@@ -33,6 +33,15 @@ def features(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int
     return in_batches(net, images, mean, std, batch, lambda out: out.features)
 
 
+def outputs(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512) -> Tensor:
+    """f(x) and p(y|x) side by side, [N, width + C], of uint8 images [N, 3, H, W], on the CPU."""
+
+    def both(out: Output) -> Tensor:
+        return torch.cat([out.features, F.softmax(out.logits, dim=1)], dim=1)
+
+    return in_batches(net, images, mean, std, batch, both)
+
+
 @torch.no_grad()
 def in_batches(
     net: Network,
