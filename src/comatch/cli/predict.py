@@ -79,6 +79,9 @@ def predict(
         if reject is not None:
             raise UserError(f"{run} has no out-of-distribution statistics: {TRAIN_AGAIN}")
         print_notes([f"{run} has no out-of-distribution statistics: fit is empty; {TRAIN_AGAIN}"])
+    elif reject is not None and reject <= (least := classifier.known_images.least):
+        why = f"the run has {1 / least - 1:.0f} labels to compare with"
+        print_notes([f"no fit is below {least:.3g}, so --reject {reject:g} rejects none: {why}"])
     paths = find_images(images)
     unread: list[str] = []
     found: list[tuple[Path, str, float]] = []

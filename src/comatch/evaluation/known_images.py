@@ -3,7 +3,7 @@
 A network gives an image of something else, an out-of-distribution image, one of its classes too,
 and often with a high probability. Its features are far from those of the training images:
 
-    d(x) = mean over the K nearest training images of 1 - cos(f(x), f(image))
+    d(x) = mean over the K nearest labelled images of 1 - cos(f(x), f(image))
     fit(x) = (1 + number of held-out images with a distance of at least d(x)) / (1 + their number)
 
 So of images of the classes, a share of r has a fit below r (a conformal p-value). Each labelled
@@ -16,9 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NEIGHBOURS = 5
+NEIGHBOURS = 10
 MOST = 4096  # images that are stored: 2 MB with 256 features
 CHUNK = 1024
+
+
+def sampled(images: int) -> slice:
+    """At most `MOST` of so many images, evenly over their order."""
+    return slice(None, None, -(-images // MOST))
 
 
 class KnownImages:
@@ -29,9 +34,8 @@ class KnownImages:
         self.distances = distances.sort().values  # [n]
 
     @classmethod
-    def learn(cls, features: Tensor) -> "KnownImages":  # [N, width]
-        """Of the labelled images: at most `MOST` of them, evenly over the classes' order."""
-        some = features[:: -(-len(features) // MOST)].half()
+    def learn(cls, labelled: Tensor) -> "KnownImages":  # [N, width]
+        some = labelled[sampled(len(labelled))].half()
         return cls(some, distance(some, some, itself=True))
 
     @classmethod
@@ -41,21 +45,28 @@ class KnownImages:
     def to_store(self) -> dict[str, Tensor]:
         return {"features": self.features.half(), "distances": self.distances}
 
+    def distance(self, features: Tensor) -> Tensor:  # [N, width] -> [N]
+        return distance(features, self.features)
+
     def fit(self, features: Tensor) -> Tensor:  # [N, width] -> [N]
         """The share of held-out images of the classes that are at least as far."""
-        nearer = torch.searchsorted(self.distances, distance(features, self.features))
-        held_out = len(self.distances)
-        return (1 + held_out - nearer) / (1 + held_out)
+        nearer = torch.searchsorted(self.distances, self.distance(features))
+        return (1 + len(self.distances) - nearer) * self.least
+
+    @property
+    def least(self) -> float:
+        """The smallest value of a fit."""
+        return 1 / (1 + len(self.distances))
 
 
 def distance(features: Tensor, known: Tensor, itself: bool = False) -> Tensor:  # [N]
     """The mean distance to the nearest known images; `itself` leaves out the same row."""
     known = F.normalize(known.float(), dim=1)
-    others = len(known) - itself
+    nearest = max(1, min(NEIGHBOURS, len(known) - itself))
     found = []
     for rows in torch.arange(len(features)).split(CHUNK):
         near = F.normalize(features[rows].float(), dim=1) @ known.T
         if itself:
             near[torch.arange(len(rows)), rows] = -torch.inf
-        found.append(1 - near.topk(min(NEIGHBOURS, others), dim=1).values.mean(1))
+        found.append(1 - near.topk(nearest, dim=1).values.mean(1))
     return torch.cat(found)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from comatch.classifier import Classifier
 from comatch.data.streaming import in_pieces
+from comatch.errors import UserError
 from comatch.evaluation.known_images import KnownImages
 from comatch.files import read_json
 from comatch.planning import load_dataset
@@ -31,7 +32,8 @@ class Answers:
     labels: Tensor  # [N] UNLABELLED where the class is not known, or was hidden from training
     probabilities: Tensor  # [N, C]
     features: Tensor  # [N, width]
-    fit: Tensor | None  # [N]
+    fit: Tensor | None  # [N] None: no image is labelled
+    distance: Tensor | None  # [N] from the labelled images: the fit in another form
     sources: list[Path | Tensor]  # [N] where the pixels are
 
     def __len__(self) -> int:
@@ -62,13 +64,23 @@ def collect(folder: RunFolder, classifier: Classifier) -> tuple[Dataset, Answers
             some = sampled(part, MOST[name])
             if len(some) < len(part):
                 notes.append(f"{len(some):,} of {len(part):,} {name} images are used here.")
-            found.append(answer(classifier, name, some, Path(reading.dataset.data)))
+            answered = answer(classifier, name, some, Path(reading.dataset.data))
+            found += [answered] if answered else []
+    if not found:
+        raise UserError("none of them can be read")
     notes += [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
-    answers = concatenate(found)
-    if answers.fit is None and len(known := answers.rows(LABELLED)):
-        images = KnownImages.learn(answers.features[known])
-        answers = replace(answers, fit=images.fit(answers.features))
-    return dataset, answers, notes
+    return dataset, rated(concatenate(found), classifier.known_images), notes
+
+
+def rated(answers: Answers, known: KnownImages | None) -> Answers:
+    """The answers with the fit of each image, also of a run of a version without it."""
+    labelled = answers.rows(LABELLED)
+    if known is None and len(labelled):
+        known = KnownImages.learn(answers.features[labelled])
+    if known is None:
+        return answers
+    features = answers.features
+    return replace(answers, fit=known.fit(features), distance=known.distance(features))
 
 
 def parts_of(dataset: Dataset, split: dict[str, Any]) -> Iterator[tuple[str, Part]]:
@@ -98,40 +110,42 @@ def sampled(part: Part, most: int) -> Part:
     return part.subset(torch.arange(0, len(part), -(-len(part) // most)))
 
 
-def answer(classifier: Classifier, name: str, part: Part, root: Path) -> Answers:
-    """The answers on one part, without the images that cannot be read."""
+def answer(classifier: Classifier, name: str, part: Part, root: Path) -> Answers | None:
+    """The answers on one part, without the images that cannot be read; None if none can."""
     numbered = replace(part, labels=torch.arange(len(part)))  # to know the rows of each piece
     size, device = classifier.image_size, classifier.mean.device
     rows, found = [], []
     for images, some in in_pieces(numbered, size, device, side=classifier.resize, some=False):
         rows.append(some)
         found.append(classifier.predict(images))
-    seen = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.long)
+    if not rows:
+        return None
+    seen = torch.cat(rows)
     names = [part.names[i] for i in seen.tolist()]
     on_disk = part.root if isinstance(part, Files) else root
     sources: list[Path | Tensor] = [on_disk / one for one in names]
     if isinstance(part, Images) and not root.is_dir():
         sources = list(part.images[seen])
-    fits = [one.fit for one in found if one.fit is not None]
     return Answers(
         names,
         np.full(len(names), name),
         part.labels[seen],
         torch.cat([one.probabilities for one in found]),
         torch.cat([one.features for one in found]),
-        torch.cat(fits) if fits else None,
+        None,
+        None,
         sources,
     )
 
 
 def concatenate(parts: Sequence[Answers]) -> Answers:
-    fits = [part.fit for part in parts if part.fit is not None]
     return Answers(
         [name for part in parts for name in part.names],
         np.concatenate([part.parts for part in parts]),
         torch.cat([part.labels for part in parts]),
         torch.cat([part.probabilities for part in parts]),
         torch.cat([part.features for part in parts]),
-        torch.cat(fits) if fits else None,
+        None,
+        None,
         [source for part in parts for source in part.sources],
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 BINS = 10  # of the reliability diagram
 WIDTH, HEIGHT = 320, 180  # of a chart of curves, in its own units
-LEFT, RIGHT, TOP, BOTTOM = 44, 8, 8, 24  # its margins
+LEFT, RIGHT, TOP, BOTTOM = 44, 16, 8, 24  # its margins
 MOST_POINTS = 300  # of a curve
 
 

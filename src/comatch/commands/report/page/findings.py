@@ -17,7 +17,7 @@ from comatch.evaluation.accuracy import LabelCheck
 EACH = 6  # examples of a class, of each kind
 LISTED = 30  # rows of a list of doubts
 NEIGHBOURS = 10
-UNKNOWN = 0.01  # an image with a smaller fit is listed as out-of-distribution
+UNKNOWN = 0.05  # an image with a smaller fit may be out-of-distribution
 POINTS = 2_000  # on the map: t-SNE takes about ten seconds on two CPU cores
 COMPONENTS = 50  # of the features, before t-SNE
 
@@ -120,13 +120,12 @@ def leaks(answers: Answers, pair: tuple[int, int]) -> bool:
 
 
 def unknown(answers: Answers) -> Tensor:
-    """The rows of images that fit no class, the smallest fit first."""
+    """The rows of images that fit no class, the most distant first."""
     rows = answers.rows(TEST, HELD_OUT, NOT_LABELLED)
-    if answers.fit is None:
+    if answers.fit is None or answers.distance is None:
         return rows[:0]
-    fit = answers.fit[rows]
-    order = fit.argsort(stable=True)
-    return rows[order[fit[order] < UNKNOWN]]
+    rows = rows[answers.fit[rows] < UNKNOWN]
+    return rows[answers.distance[rows].argsort(descending=True)]
 
 
 def on_the_map(answers: Answers) -> tuple[list[int], np.ndarray, str]:
