@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from comatch.classifier import Classifier
+from comatch.data import splits
 from comatch.data.streaming import in_pieces
 from comatch.errors import UserError
 from comatch.evaluation.known_images import KnownImages
@@ -58,9 +59,13 @@ def collect(folder: RunFolder, classifier: Classifier) -> tuple[Dataset, Answers
         warnings.simplefilter("always")
         reading = folder.reading()
         dataset = load_dataset(reading, folder.data_dir(), progress=False)
+        split = read_json(folder.split)
+        if split["fingerprint"] != splits.fingerprint(dataset.train):
+            notes.append("The images or their labels have changed since the run.")
+        dataset = with_classes(dataset, classifier.classes)
         classifier.expect(sum(len(part) for part in (dataset.train, dataset.test) if part))
         found = []
-        for name, part in parts_of(dataset, read_json(folder.split)):
+        for name, part in parts_of(dataset, split):
             some = sampled(part, MOST[name])
             if len(some) < len(part):
                 notes.append(f"{len(some):,} of {len(part):,} {name} images are used here.")
@@ -81,6 +86,18 @@ def rated(answers: Answers, known: KnownImages | None) -> Answers:
         return answers
     features = answers.features
     return replace(answers, fit=known.fit(features), distance=known.distance(features))
+
+
+def with_classes(dataset: Dataset, classes: list[str]) -> Dataset:
+    """The data set with the classes of the classifier; labels of other classes are left out."""
+    if dataset.classes == classes:
+        return dataset
+    place = {name: i for i, name in enumerate(classes)}
+    number = torch.tensor([*(place.get(name, UNLABELLED) for name in dataset.classes), UNLABELLED])
+    train, test = (
+        part and replace(part, labels=number[part.labels]) for part in (dataset.train, dataset.test)
+    )
+    return replace(dataset, classes=classes, train=train, test=test)
 
 
 def parts_of(dataset: Dataset, split: dict[str, Any]) -> Iterator[tuple[str, Part]]:

@@ -1,6 +1,5 @@
 """The model card of a run, in the layout that Hugging Face's hub reads."""
 
-import json
 import re
 
 from comatch.commands.report.page.facts import Facts
@@ -16,7 +15,6 @@ def render(facts: Facts) -> str:
     measured = facts.measured()
     jinja = environment()
     jinja.filters["md"] = lambda text: SPECIAL.sub(r"\\\1", printable(str(text)))
-    jinja.filters["yaml"] = json.dumps  # a JSON text is a YAML text
     values = {
         "name": facts.path.resolve().name,
         "classes": facts.classes,

@@ -15,7 +15,8 @@ from comatch.data.copies import near_pairs
 from comatch.evaluation.accuracy import LabelCheck
 
 EACH = 6  # examples of a class, of each kind
-LISTED = 30  # rows of a list of doubts
+LISTED = 30  # labels that may be wrong
+PAIRS = 12  # of near-duplicates
 NEIGHBOURS = 10
 UNKNOWN = 0.05  # an image with a smaller fit may be out-of-distribution
 POINTS = 2_000  # on the map: t-SNE takes about ten seconds on two CPU cores

@@ -199,7 +199,7 @@ def pictures(facts: Facts, answers: Answers) -> dict[str, Any]:
         "cross_validated": bool(facts.checks),
         "copies": [
             (card(a), card(b), findings.leaks(answers, (a, b)))
-            for a, b in pairs[: findings.LISTED]
+            for a, b in pairs[: findings.PAIRS]
         ],
         "all_copies": len(pairs),
         "strange": cards(strange[:FEW_FIT]),
