@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from comatch.evaluation.known_images import MOST, NEIGHBOURS, KnownImages, sampled
+from comatch.evaluation.known_images import LEAST, MOST, NEIGHBOURS, KnownImages, sampled
 
 
 def around(direction, images, seed):
@@ -15,7 +15,12 @@ def around(direction, images, seed):
 
 @pytest.fixture
 def known():
-    return KnownImages.learn(torch.cat([around(0, 50, 0), around(1, 50, 1)]))
+    return KnownImages.learn(both(50, 0), both(200, 1))
+
+
+def both(images, seed):
+    """Features of two classes."""
+    return torch.cat([around(0, images, seed), around(1, images, seed + 100)])
 
 
 def reference_distance(image, others):
@@ -25,19 +30,21 @@ def reference_distance(image, others):
     return 1 - sum(nearest) / len(nearest)
 
 
-def test_fit_is_the_share_of_held_out_images_that_are_as_far():
-    labelled, images = around(0, 30, 0), around(0, 10, 1)
-    held_out = [
+@pytest.mark.parametrize("held_out", [0, LEAST])
+def test_fit_is_the_share_of_held_out_images_that_are_as_far(held_out):
+    labelled, others, images = around(0, 30, 0), around(0, held_out, 2), around(0, 10, 1)
+    distances = [reference_distance(other, labelled) for other in others] or [
         reference_distance(labelled[i], [*labelled[:i], *labelled[i + 1 :]]) for i in range(30)
     ]
-    for image, fit in zip(images, KnownImages.learn(labelled).fit(images).tolist(), strict=True):
+    fits = KnownImages.learn(labelled, others).fit(images).tolist()
+    for image, fit in zip(images, fits, strict=True):
         d = reference_distance(image, labelled)
-        share = (1 + sum(other >= d for other in held_out)) / 31
-        assert fit == pytest.approx(share, abs=1.5 / 31)  # features are stored in half precision
+        share = (1 + sum(other >= d for other in distances)) / (1 + len(distances))
+        assert fit == pytest.approx(share, abs=0.05)  # features are stored in half precision
 
 
 def test_images_of_the_classes_have_an_even_fit_and_others_a_low_one(known):
-    same = known.fit(torch.cat([around(0, 500, 2), around(1, 500, 3)]))
+    same = known.fit(both(500, 2))
     assert (same < 0.2).float().mean() == pytest.approx(0.2, abs=0.1)
     assert same.mean() == pytest.approx(0.5, abs=0.1)
     assert (known.fit(around(5, 20, 4)) == known.least).all()
@@ -51,8 +58,9 @@ def test_a_larger_distance_never_has_a_larger_fit(known):
 
 
 def test_the_size_is_bounded():
-    stored = KnownImages.learn(torch.randn(MOST + 1, 4)).to_store()
+    stored = KnownImages.learn(torch.randn(MOST + 1, 4), torch.randn(2 * MOST, 4)).to_store()
     assert len(stored["features"]) <= MOST
+    assert len(stored["distances"]) <= MOST
     assert stored["features"].dtype == torch.half
     for images in (1, 7, MOST, MOST + 1, 10 * MOST + 3):
         assert 0 < len(range(images)[sampled(images)]) <= MOST
@@ -64,5 +72,5 @@ def test_what_is_stored_gives_the_same_fit(known):
 
 
 def test_a_single_image_is_enough():
-    known = KnownImages.learn(around(0, 1, 0))
+    known = KnownImages.learn(around(0, 1, 0), around(0, 0, 0))
     assert 0 <= known.fit(around(3, 2, 1)).min() <= 1

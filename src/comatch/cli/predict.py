@@ -55,7 +55,7 @@ def predict(
     """Classify images with a run's classifier and write the results to a file.
 
     `fit` says how well an image fits the classes, from 0 to 1: the share of images of
-    the classes that are at least as far from the training images. It is low for
+    the classes that are at least as far from the labelled images. It is low for
     out-of-distribution images, whatever their probabilities.
 
     [bold]comatch predict runs/mine images/unlabeled[/]
@@ -80,7 +80,7 @@ def predict(
             raise UserError(f"{run} has no out-of-distribution statistics: {TRAIN_AGAIN}")
         print_notes([f"{run} has no out-of-distribution statistics: fit is empty; {TRAIN_AGAIN}"])
     elif reject is not None and reject <= (least := classifier.known_images.least):
-        why = f"the run has {1 / least - 1:.0f} labels to compare with"
+        why = f"the run had {1 / least - 1:.0f} images to calibrate it"
         print_notes([f"no fit is below {least:.3g}, so --reject {reject:g} rejects none: {why}"])
     paths = find_images(images)
     unread: list[str] = []

@@ -4,6 +4,7 @@ from comatch.evaluation import temperature
 from comatch.evaluation.accuracy import (
     Evaluation,
     Scores,
+    both,
     evaluate,
     features,
     outputs,
@@ -14,6 +15,7 @@ from comatch.evaluation.accuracy import (
 __all__ = [
     "Evaluation",
     "Scores",
+    "both",
     "evaluate",
     "features",
     "outputs",

@@ -1,13 +1,13 @@
-"""How well an image fits the classes: its distance to the training images in feature space.
+"""How well an image fits the classes: its distance to the labelled images in feature space.
 
 A network gives an image of something else, an out-of-distribution image, one of its classes too,
-and often with a high probability. Its features are far from those of the training images:
+and often with a high probability. Its features are far from those of the labelled images:
 
     d(x) = mean over the K nearest labelled images of 1 - cos(f(x), f(image))
     fit(x) = (1 + number of held-out images with a distance of at least d(x)) / (1 + their number)
 
-So of images of the classes, a share of r has a fit below r (a conformal p-value). Each labelled
-image is held out in turn: it is compared with the other ones.
+So of images like the held-out ones, a share of r has a fit of at most r (a conformal p-value).
+Unlabelled images are not compared with: some of them may be out-of-distribution.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NEIGHBOURS = 10
+NEIGHBOURS = 5
 MOST = 4096  # images that are stored: 2 MB with 256 features
+LEAST = 50  # held-out images; with fewer, each labelled image is held out in turn
 CHUNK = 1024
 
 
@@ -34,9 +35,12 @@ class KnownImages:
         self.distances = distances.sort().values  # [n]
 
     @classmethod
-    def learn(cls, labelled: Tensor) -> "KnownImages":  # [N, width]
-        some = labelled[sampled(len(labelled))].half()
-        return cls(some, distance(some, some, itself=True))
+    def learn(cls, labelled: Tensor, held_out: Tensor) -> "KnownImages":
+        """From the features [N, width] of labelled images and [M, width] of held-out ones."""
+        known = labelled[sampled(len(labelled))].half()
+        if len(held_out) < LEAST:
+            return cls(known, distance(known, known, itself=True))
+        return cls(known, distance(held_out[sampled(len(held_out))], known))
 
     @classmethod
     def of(cls, stored: Mapping[str, Tensor]) -> "KnownImages":

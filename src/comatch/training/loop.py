@@ -13,9 +13,7 @@ from comatch.data import splits
 from comatch.data.splits import Split
 from comatch.device import peak_memory_mb, synchronize
 from comatch.errors import UserError
-from comatch.evaluation import known_images
-from comatch.evaluation.known_images import KnownImages
-from comatch.training import ranks, state
+from comatch.training import out_of_distribution, ranks, state
 from comatch.training.build import Built, build, description
 from comatch.training.environment import run_start
 from comatch.training.journal import Journal
@@ -125,8 +123,7 @@ def take_steps(
             if stopping and not last:
                 raise Interrupted(done, folder.path)
 
-    labelled = dataset.train.subset(split.labelled[known_images.sampled(len(split.labelled))])
-    folder.write_known_images(learn_known_images(run, labelled).to_store())
+    folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
     summary = {
         "method": recipe.method_name,
         "data": dataset.name,
@@ -142,14 +139,6 @@ def take_steps(
     }
     files.write_json(folder.summary, summary)
     return summary
-
-
-def learn_known_images(run: Built, labelled: Part) -> KnownImages:
-    """What later tells out-of-distribution images: features of labelled images."""
-    net = run.method.evaluated
-    with net.eval_mode(), torch.no_grad():
-        pieces = [net(inputs).features.cpu() for inputs, _ in run.feed.inputs(labelled)]
-    return KnownImages.learn(torch.cat(pieces))
 
 
 class WatchBar:

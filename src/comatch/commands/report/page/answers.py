@@ -17,6 +17,7 @@ from comatch.errors import UserError
 from comatch.evaluation.known_images import KnownImages
 from comatch.files import read_json
 from comatch.planning import load_dataset
+from comatch.training.out_of_distribution import CONFIDENT
 from comatch.training.run_folder import RunFolder
 from comatch.types import UNLABELLED, Dataset, Files, Images, Part
 
@@ -81,7 +82,9 @@ def rated(answers: Answers, known: KnownImages | None) -> Answers:
     """The answers with the fit of each image, also of a run of a version without it."""
     labelled = answers.rows(LABELLED)
     if known is None and len(labelled):
-        known = KnownImages.learn(answers.features[labelled])
+        free = answers.rows(NOT_LABELLED)
+        free = free[answers.confidence[free] > CONFIDENT]
+        known = KnownImages.learn(answers.features[labelled], answers.features[free])
     if known is None:
         return answers
     features = answers.features
@@ -94,10 +97,12 @@ def with_classes(dataset: Dataset, classes: list[str]) -> Dataset:
         return dataset
     place = {name: i for i, name in enumerate(classes)}
     number = torch.tensor([*(place.get(name, UNLABELLED) for name in dataset.classes), UNLABELLED])
-    train, test = (
-        part and replace(part, labels=number[part.labels]) for part in (dataset.train, dataset.test)
-    )
-    return replace(dataset, classes=classes, train=train, test=test)
+
+    def renumbered(part: Part) -> Part:
+        return replace(part, labels=number[part.labels])
+
+    test = dataset.test and renumbered(dataset.test)
+    return replace(dataset, classes=classes, train=renumbered(dataset.train), test=test)
 
 
 def parts_of(dataset: Dataset, split: dict[str, Any]) -> Iterator[tuple[str, Part]]:

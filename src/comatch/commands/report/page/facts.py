@@ -122,8 +122,10 @@ def cross_validation(path: Path) -> tuple[list[LabelCheck], int]:
     with tables[-1].open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         rows = list(csv.DictReader(file))
     try:
-        texts = [[row[name] for name in LabelCheck._fields] for row in rows]
-        checks = [LabelCheck(*names, float(probability)) for *names, probability in texts]
+        checks = [
+            LabelCheck(row["path"], row["label"], row["predicted"], float(row["probability"]))
+            for row in rows
+        ]
         return checks, int(tables[-1].stem)
     except (KeyError, ValueError, TypeError):
         raise UserError(f"{tables[-1]} was not written by comatch evaluate --folds") from None
