@@ -121,7 +121,7 @@ def predict_fold(folder: RunFolder, dataset: Dataset, device: torch.device) -> H
     if not isinstance(part, Files):
         return HeldOut(part.names, classifier.predict(part.images).probabilities, part.labels)
     paths = [part.root / name for name in part.names]
-    found = [p for _, p, _ in predict_files(classifier, paths)]
+    found = [one.probabilities for one in predict_files(classifier, paths)]
     rows = [row for row, p in enumerate(found) if p is not None]
     require(bool(rows), f"none of the {len(part)} labelled images of a fold can be read")
     readable = part.subset(torch.tensor(rows))

@@ -18,7 +18,7 @@ from comatch.data.splits import Split
 from comatch.device import peak_memory_mb, synchronize, threads
 from comatch.errors import UserError
 from comatch.methods import Estimator
-from comatch.training import ranks, state
+from comatch.training import out_of_distribution, ranks, state
 from comatch.training.build import Built, build, description
 from comatch.training.environment import run_start
 from comatch.training.journal import Journal
@@ -95,6 +95,7 @@ def fit_estimator(
         journal.write(steps, "eval", scores)
     if estimator.linear:
         folder.write_model(run.trained, description(run))
+        folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
     return write_summary(folder, run, dataset, split, scores, time.perf_counter() - began)
 
 
@@ -154,6 +155,7 @@ def take_steps(
                 raise Interrupted(done, folder.path)
 
     scores = scores or evaluate(run, parts)  # of the last step
+    folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
     return write_summary(folder, run, dataset, split, scores, time.perf_counter() - began)
 
 

@@ -3,6 +3,7 @@
 Of several ranks, only the first writes into it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class RunFolder:
         self.checkpoint = path / "last.pt"
         self.weights = path / "model.safetensors"
         self.model = path / "model.json"
+        self.known_images = path / "known_images.safetensors"
         self.summary = path / "summary.json"
 
     def exists(self) -> bool:
@@ -151,8 +153,7 @@ class RunFolder:
     def write_model(self, net: torch.nn.Module, description: dict[str, Any]) -> None:
         if distributed.rank() > 0:
             return
-        content = weights.to_safetensors(net.state_dict())
-        files.write_file(self.weights, lambda file: file.write(content))
+        write_tensors(self.weights, net.state_dict())
         files.write_checked(self.model, description)
 
     def description(self) -> dict[str, Any]:
@@ -175,10 +176,27 @@ class RunFolder:
             )
         if not self.weights.exists():
             raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
-        try:
-            return weights.read_safetensors(self.weights)
-        except Exception as error:  # a damaged file can cause any error
-            raise UserError(f"{self.weights} is damaged: {error}") from None
+        return read_tensors(self.weights)
+
+    def write_known_images(self, known: dict[str, torch.Tensor]) -> None:
+        if distributed.rank() == 0:
+            write_tensors(self.known_images, known)
+
+    def read_known_images(self) -> dict[str, torch.Tensor] | None:
+        """What `write_known_images` wrote; None for a run without it."""
+        return read_tensors(self.known_images) if self.known_images.exists() else None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    content = weights.to_safetensors(tensors)
+    files.write_file(path, lambda file: file.write(content))
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return weights.read_safetensors(path)
+    except Exception as error:  # a damaged file can cause any error
+        raise UserError(f"{path} is damaged: {error}") from None
 
 
 class NothingToResumeError(UserError):
