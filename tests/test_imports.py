@@ -12,6 +12,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
     {"__main__"},
     {"cli"},
     {"comatch"},  # the package itself, whose names are those of the Python API
+    {"estimator"},
     {"api"},
     {"commands.transfer"},
     {"commands.reproduce"},
@@ -22,7 +23,9 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
         "commands.contact_sheet",
         "commands.cross_validation",
         "commands.export",
+        "commands.hub",
         "commands.report",
+        "commands.serve",
     },
     {"commands.evaluation_files", "commands.predictions"},
     {"planning", "classifier"},

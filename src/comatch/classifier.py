@@ -17,8 +17,9 @@ from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
 from comatch.evaluation.known_images import KnownImages
-from comatch.nets import Network
+from comatch.nets import Network, build_encoder
 from comatch.nets.engine import Engine
+from comatch.nets.frozen import build_frozen, build_frozen_0_1
 from comatch.training.run_folder import RunFolder
 
 MANY = 200  # images from which converting the network is worth its two seconds
@@ -44,7 +45,7 @@ class FilePrediction(NamedTuple):
     fit: float | None = None
 
 
-class Classifier:
+class TrainedClassifier:
     """A trained network with its classes and preprocessing."""
 
     def __init__(
@@ -64,11 +65,15 @@ class Classifier:
         self.known_images = known_images
         self.engine: Engine | None = None
 
-    def expect(self, images: int) -> None:
-        """Get ready for so many images. For many on a CPU, the network is converted first."""
+    def expect(self, images: int, at_once: int | None = None) -> None:
+        """Get ready for so many images. For many on a CPU, the network is converted first.
+
+        It then computes `at_once` images together, and no fewer: few of them arrive at a server.
+        """
         if images >= MANY and self.mean.device.type == "cpu" and self.engine is None:
             device = self.mean.device
-            self.engine = Engine(Outputs(self.net), self.mean, self.std, self.image_size, device)
+            outputs, size = Outputs(self.net), self.image_size
+            self.engine = Engine(outputs, self.mean, self.std, size, device, at_once)
 
     def predict(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Predictions:
         """Classifies one image or several.
@@ -130,7 +135,7 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
     return middle(square(image, resize), size)
 
 
-def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
+def load_classifier(folder: RunFolder, device: torch.device) -> TrainedClassifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
     weights, described = folder.read_weights(), folder.description()
     with files.expecting(folder.model):
@@ -144,7 +149,7 @@ def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
     stored = folder.read_known_images()
     known = KnownImages.of(stored) if stored else None
     with files.expecting(folder.model):
-        return Classifier(net, described, device, known)
+        return TrainedClassifier(net, described, device, known)
 
 
 def build_network(
@@ -164,7 +169,7 @@ def build_network(
 
 
 def predict_files(
-    classifier: Classifier, paths: Sequence[Path], chunk: int = 256
+    classifier: TrainedClassifier, paths: Sequence[Path], chunk: int = 256
 ) -> Iterator[FilePrediction]:
     """Classify files in chunks; one that cannot be read has no probabilities."""
 

@@ -132,15 +132,16 @@ def test_programs_run_as_written(page, workplace, monkeypatch):
 
     def train_little(*data, **options):
         settings = {"batch": 10, "mu": 2, "image_size": 48}
-        return train(*data, **options, **small, settings=settings)
+        return train(*data, **{**options, **small, "settings": settings})
 
     def compare_little(*data, **options):
         return compare(*data, **options, **small, settings={"batch": 10, "mu": 2})
 
     monkeypatch.setattr(api, "train", train_little)
     monkeypatch.setattr(comparison, "compare", compare_little)
+    names = {"__name__": "page"}  # a later block goes on from those before it
     for text in programs(page):
-        exec(compile(text, page, "exec"), {"__name__": "page"})
+        exec(compile(text, page, "exec"), names)
 
 
 def test_the_losses_learn_in_a_loop_of_ones_own():

@@ -158,7 +158,8 @@ class RunFolder:
 
     def description(self) -> dict[str, Any]:
         """model.json: classes, sizes and preprocessing of the network."""
-        described = read_json(self.model)
+        # In the layout of the Hugging Face hub, it is config.json.
+        described = read_json(self.model if self.model.exists() else self.config)
         if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
             raise UserError(f"{self.model} does not describe a network: damaged run folder")
         return described
