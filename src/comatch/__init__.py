@@ -7,13 +7,13 @@ from comatch import compiler_cache
 from comatch.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from comatch.api import evaluate, load, train
+    from comatch.api import evaluate, load, pretrain, train
     from comatch.commands.compare import compare
     from comatch.commands.cross_validation import cross_validate
     from comatch.commands.export import export
     from comatch.planning import Request
 
-__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "train"]
+__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "pretrain", "train"]
 
 HOMES = {  # the module of each public name
     "Request": "planning",
@@ -22,6 +22,7 @@ HOMES = {  # the module of each public name
     "evaluate": "api",
     "export": "commands.export",
     "load": "api",
+    "pretrain": "api",
     "train": "api",
 }
 

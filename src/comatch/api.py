@@ -1,4 +1,4 @@
-"""Train, load and evaluate, as functions. `comatch` offers them beside those of other commands.
+"""Train, pre-train, load and evaluate, as functions. `comatch` offers them beside those of other commands.
 
 run = comatch.train("digits", labels=40)
 classifier = comatch.load(run)
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comatch import distributed, evaluation, launch, planning
+from comatch import distributed, evaluation, launch, methods, planning
 from comatch.classifier import Classifier, load_classifier
 from comatch.data.image_folder import labelled_files
 from comatch.data.streaming import in_pieces
@@ -40,7 +40,27 @@ def train(
     returned; it is an error if there is none. Under torchrun, all processes train one classifier,
     and a run that torchrun starts again is continued.
     """
-    request = as_request(data, options)
+    return run_training(as_request(data, options), out, resume)
+
+
+def pretrain(
+    data: str | Path | Request | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> Run:
+    """Learn an encoder from images without labels and return its run folder.
+
+    The arguments are those of `train`. `comatch.train(data, init=run.path)` continues with labels.
+    """
+    return run_training(as_request(data, options), out, resume, pretraining=True)
+
+
+def run_training(
+    request: Request, out: str | Path | None, resume: bool, pretraining: bool = False
+) -> Run:
+    """Train or pre-train: start, continue, or return what is finished."""
     distributed.join()
     restarted = not launch.several() and launch.restarts() > 0
     call = f"folder of {(request.data, request.labels, request.method, request.seed, out)}"
@@ -49,10 +69,11 @@ def train(
     device = choose_device(request.device)
     folder = RunFolder(Path(out)) if out else None
     if folder is None or not ((resume or again) and folder.exists()):
-        recipe = planning.plan(request, device)
+        recipe = planning.plan(request, device, pretraining)
         folder = folder or planning.default_folder(recipe, resume or again)
     if (resume or again) and folder.exists():
         recipe = folder.recipe()
+        methods.check_kind(recipe.method.method, pretraining)
         planning.check_same(folder, recipe, request)
         if folder.finished():
             return Run(folder.path, read_json(folder.summary))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from comatch import recipes
+from comatch import methods, recipes
 from comatch.config import labels_text, parse, replace, values_of
 from comatch.data import sources, summary
 from comatch.data.config import Reading
@@ -69,11 +69,17 @@ def as_request(data: "str | Path | Request | None", options: Mapping[str, Any]) 
     return Request(data, **options)
 
 
-def plan(request: Request, device: torch.device) -> Recipe:
+def plan(request: Request, device: torch.device, pretraining: bool = False) -> Recipe:
     """The recipe of a new run. An unknown name or an impossible value is an error."""
     given = request.overrides()
-    name = request.recipe or recipes.default_for(given.get("data", "digits"), device.type == "cuda")
+    if request.method:
+        methods.check_kind(request.method, pretraining)
+    if pretraining and given.keys() & {"labels", "labels_file"}:
+        raise UserError("pre-training uses no label: leave labels out")
+    data = given.get("data", "digits")
+    name = request.recipe or recipes.default_for(data, device.type == "cuda", pretraining)
     planned = recipes.get(name, request.method)
+    methods.check_kind(planned.method.method, pretraining)  # of a recipe for the other
     given |= typed(planned, request.settings)
     planned = complete(replace(planned, **given), given)
     return replace(planned, precision=choose_precision(planned.precision, device))
@@ -90,8 +96,10 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
         recipe = replace(recipe, lr=optim.init_lr)
     if model.init and optim.init_steps and "steps" not in given:
         recipe = replace(recipe, steps=optim.init_steps)
-    if model.init and "optimizer" not in given:
+    if model.init and recipe.uses_labels and "optimizer" not in given:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
+    if not model.init and "head_lr" not in given:
+        recipe = replace(recipe, head_lr=None)  # a classifier learns faster than given features
     if model.frozen and not model.init:
         raise UserError("frozen=yes keeps the initial weights of the encoder: add --init")
     if model.init and dataset.mean is None and dataset.std is None:
@@ -182,7 +190,8 @@ def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     """runs/digits-comatch-40-seed0, or with -2, -3, ... behind it where that is taken."""
     data, method = Path(recipe.dataset.data).name, recipe.method_name
     labels = labels_text(recipe.dataset.labels).replace("%", "pct")
-    stem = f"{data}-{method}-{labels}-seed{recipe.seed}"
+    learned = f"{method}-{labels}" if recipe.uses_labels else method
+    stem = f"{data}-{learned}-seed{recipe.seed}"
     taken, path, number = None, Path("runs") / stem, 1
     while path.exists():
         number += 1

@@ -1,4 +1,4 @@
-"""The command line: `comatch train | compare | evaluate | predict | export | report | ...`."""
+"""The command line: `comatch train | pretrain | compare | evaluate | predict | ...`."""
 
 import sys
 import warnings
@@ -14,6 +14,7 @@ from comatch.cli import (
     export,
     methods,
     predict,
+    pretrain,
     recipes,
     report,
     reproduce,
@@ -52,6 +53,7 @@ def comatch(
 
 for command in (  # in the order in which --help lists them
     train.train,
+    pretrain.pretrain,
     compare.compare,
     evaluate.evaluate,
     predict.predict,
@@ -71,8 +73,11 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: warn(str(message))
     compiler_cache.keep_bytecode()
     try:
-        if launch.several() and sys.argv[1:2] != ["train"]:
-            raise UserError("only `comatch train` runs in several processes: leave torchrun out")
+        if launch.several() and sys.argv[1:2] not in (["train"], ["pretrain"]):
+            raise UserError(
+                "only `comatch train` and `comatch pretrain` run in several processes: leave "
+                "torchrun out"
+            )
         app()
     except UserError as error:
         fail(str(error))

@@ -1,14 +1,11 @@
 """`comatch train`: one run, and the same network on the labels alone if wanted."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from comatch import launch
-from comatch.cli.console import err, loading_torch, out, say
+from comatch.cli.console import exit_stopped, loading_torch, out, say
 from comatch.cli.options import (
     DataArgument,
     DataDirOption,
@@ -118,11 +115,7 @@ def train(
     first = distributed.rank() == 0
     distributed.leave()
     if stopped:
-        step, folder = stopped
-        if first:
-            err.print(f"stopped after step {step}; everything up to there is saved.")
-            err.print(f"Continue with: {resume_command(folder)}", soft_wrap=True, markup=False)
-        raise typer.Exit(130)
+        exit_stopped(*stopped)
     if not first:
         return
     out.print(tables.results([run.summary for run in runs]))
@@ -142,12 +135,3 @@ def without_method(settings: list[str], recipe: str | None, method: str | None) 
     own = set(settings_of(recipes.get(recipe or "folder", method).method))
     own -= set(settings_of(methods.config("supervised")))
     return [assignment for assignment in settings if assignment.partition("=")[0] not in own]
-
-
-def resume_command(folder: Path) -> str:
-    """The command that was entered, with the folder named and --resume added."""
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    if not any(word == "--out" or word.startswith("--out=") for word in words):
-        words += ["--out", str(folder)] if "--baseline" not in words else []
-    start = "torchrun ... -m comatch " if launch.several() else "comatch "
-    return start + shlex.join([*words, "--resume"])

@@ -49,7 +49,7 @@ def middle(images: Pixels, size: int) -> Pixels:  # [..., R, R] -> [..., size, s
 
 
 class Streaming(Feed):
-    """Labelled and unlabelled images on disk.
+    """Labelled and unlabelled images on disk. Without labelled ones, batches have none.
 
     Each batch is copied into the same buffers, so a captured step finds it at the same address.
     """
@@ -78,9 +78,10 @@ class Streaming(Feed):
         super().__init__(augment)
         self.parts, self.seed, self.ahead = (labelled, unlabelled), seed, ahead
         self.image_size, self.workers = image_size, workers
-        self.shuffle_x = Schedule(len(labelled), batch, seed, 0)
-        self.shuffle_u = Schedule(len(unlabelled), batch * mu, seed, 1)
-        self.sizes = [len(distributed.share(n)) for n in (batch, batch * mu)]
+        drawn = (batch if len(labelled) else 0, batch * mu)
+        self.shuffle_x = Schedule(len(labelled), drawn[0], seed, 0)
+        self.shuffle_u = Schedule(len(unlabelled), drawn[1], seed, 1)
+        self.sizes = [len(distributed.share(n)) for n in drawn]
         side = side or side_for(image_size)
         pixels = torch.zeros(sum(self.sizes), 3, side, side, dtype=torch.uint8, device=device)
         self.register_buffer("images", pixels, persistent=False)

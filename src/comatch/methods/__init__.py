@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from comatch.config import MethodConfig, check_name
+from comatch.config import NamedConfig, check_name
 from comatch.errors import UserError
 from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
@@ -22,6 +22,13 @@ from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
 from comatch.methods.pi_model import PiModel
+from comatch.methods.pretraining.byol import Byol
+from comatch.methods.pretraining.moco_v2 import MoCoV2
+from comatch.methods.pretraining.pcl import Pcl
+from comatch.methods.pretraining.pirl import Pirl
+from comatch.methods.pretraining.pretraining import Pretraining
+from comatch.methods.pretraining.simclr import SimCLR
+from comatch.methods.pretraining.swav import SwAV
 from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
@@ -52,13 +59,30 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
+PRETRAINING: dict[str, type[Method]] = {
+    method.Config.method: method for method in (SimCLR, MoCoV2, Byol, SwAV, Pirl, Pcl)
+}
+
 
 def find(name: str) -> type[Method]:
     """The method of this name, or the one in a file: `fixmatch` or `my_method.py`."""
     if name.endswith(".py"):
         return load(str(Path(name).expanduser().absolute()))
+    if name in PRETRAINING:
+        return PRETRAINING[name]
     check_name(name, METHODS, "method")
     return METHODS[name]
+
+
+def check_kind(name: str, pretraining: bool) -> None:
+    """Raise an error if a method is for the other of `comatch train` and `comatch pretrain`."""
+    if find(name).uses_labels and pretraining:
+        raise UserError(f"{name} learns from labels: use comatch train --method {name}")
+    if not find(name).uses_labels and not pretraining:
+        raise UserError(
+            f"{name} learns without labels: use comatch pretrain DATA --method {name}, then "
+            "comatch train DATA --init with its run folder"
+        )
 
 
 @functools.cache
@@ -92,13 +116,23 @@ def load(path: str) -> type[Method]:
     return method
 
 
-def config(name: str) -> MethodConfig:
+def config(name: str) -> NamedConfig:
     """The method's settings with their defaults."""
     return find(name).Config()
 
 
-def build(config: MethodConfig, encoder: nn.Module, task: Task) -> Method:
+def build(config: NamedConfig, encoder: nn.Module, task: Task) -> Method:
     return find(config.method)(encoder, task, config)
 
 
-__all__ = ["METHODS", "Method", "Step", "build", "config", "find"]
+__all__ = [
+    "METHODS",
+    "PRETRAINING",
+    "Method",
+    "Pretraining",
+    "Step",
+    "build",
+    "check_kind",
+    "config",
+    "find",
+]

@@ -1,6 +1,6 @@
 """Small heads on top of an encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,28 @@ class ProjectionHead(nn.Module):
 
     def set_activation(self, name: str) -> None:
         self.layers[1] = ACTIVATIONS[name]()
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layers(features)
+
+
+class Mlp(nn.Module):
+    """Linear layers with ReLU between them, as the heads of methods that learn without labels.
+
+    With `norm`, batch norm follows each layer but the last; with `last_norm`, that one too.
+    """
+
+    def __init__(self, widths: Sequence[int], norm: bool = False, last_norm: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.Sequential()
+        last = len(widths) - 2
+        for i, (width, out) in enumerate(zip(widths, widths[1:], strict=False)):
+            normed = norm if i < last else last_norm
+            self.layers.append(nn.Linear(width, out, bias=not normed))  # a norm has its own
+            if normed:
+                self.layers.append(nn.BatchNorm1d(out))
+            if i < last:
+                self.layers.append(nn.ReLU())
 
     def forward(self, features: Tensor) -> Tensor:
         return self.layers(features)

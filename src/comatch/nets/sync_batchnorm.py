@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from comatch import distributed
 from comatch.errors import UserError
+from comatch.nets.split_batchnorm import SplitBatchNorm
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -57,11 +58,16 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def sync_batchnorm(net: nn.Module) -> None:
-    """Convert every batch norm in `net` in place; parameters and names stay the same."""
+    """Convert every batch norm in `net` in place; parameters and names stay the same.
+
+    One that is split on purpose stays split.
+    """
     if distributed.world() == 1:
         return
     for name, module in net.named_modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
+        if isinstance(module, SplitBatchNorm):
             continue
         known = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         if type(module) not in known and type(module).__name__ != "BatchNormAct2d":

@@ -63,12 +63,12 @@ def build(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) 
     method = build_method(recipe, dataset, split, mean, std, encoder)
     whole = whole_network(recipe, method, encoder) if model.frozen else None
     loaded = load_initial(net_of(encoder) if whole else method.net, model, size, dataset.classes)
-    method.ema.net.load_state_dict(method.net.state_dict())
+    for average in method.networks[1:]:
+        average.load_state_dict(method.net.state_dict())
     sync_batchnorm(method)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     bf16 = choose_precision(recipe.precision, device) == "bf16"
-    nets: list[Any] = [method.net, method.ema.net]
-    for net in nets:
+    for net in method.networks:
         net.compute_dtype = torch.bfloat16 if bf16 else None
     if whole:
         feed: Feed = build_feature_feed(recipe, dataset, split, method, whole, mean, std)
@@ -104,7 +104,7 @@ def build_method(
     model, optim = recipe.model, recipe.optim
     unlabelled = len(unlabelled_rows(recipe, split))
     task = Task(
-        classes=len(dataset.classes),
+        classes=len(dataset.classes) if recipe.uses_labels else 0,
         steps=optim.steps,
         epoch=max(1, unlabelled // (optim.batch * optim.mu)),
         unlabelled=unlabelled,
@@ -115,9 +115,9 @@ def build_method(
         images = len(split.labelled) + unlabelled
         encoder = GivenFeatures(components(recipe.features, width_of(encoder), images))
     method = methods.build(recipe.method, encoder, task)
-    for net in (method.net, method.ema.net):
-        if net.projector:
-            net.projector.set_activation(model.head_activation)  # type: ignore[union-attr, operator]
+    for net in method.networks:
+        if recipe.uses_labels and net.projector:
+            net.projector.set_activation(model.head_activation)
     check(recipe, method, dataset.train, len(split.unlabelled))
     return method
 
@@ -246,11 +246,12 @@ def description(run: Built) -> dict[str, Any]:
         "stem": model.stem,
         "image_size": size,
         "resize": side_for(size) if isinstance(run.feed, Streaming) else size,
-        "embedding_dim": projector.width if projector else 0,
+        "embedding_dim": projector.width if projector and run.recipe.uses_labels else 0,
         "head_activation": model.head_activation,
         "frozen": model.frozen,
         "components": projection.components if projection else 0,
-        "classes": run.classes,
+        "classes": run.classes if run.recipe.uses_labels else [],
+        "pretraining": "" if run.recipe.uses_labels else run.recipe.method_name,
         "mean": run.mean.tolist(),
         "std": run.std.tolist(),
         "preprocessing": "shorter side to resize, centre crop of image_size, "

@@ -1,6 +1,7 @@
 """The training loop: build, step, log, evaluate, save; stop and resume."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from comatch.training.build import Built, build, description
 from comatch.training.environment import run_start
 from comatch.training.journal import Journal
 from comatch.training.meter import Meter, averages
+from comatch.training.monitor import monitor
 from comatch.training.progress import Bar, OpenBar, TrainingBar
 from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
@@ -43,7 +45,8 @@ def fit(
 ) -> dict[str, Any]:
     """Train until the last step, from the folder's checkpoint if it has one.
 
-    Return the summary. Its accuracy is that of the last EMA model, never of the best.
+    Return the summary. Its accuracy is that of the last EMA model, never of the best. A run
+    without labels has the accuracy of classifiers on its features, if the classes are known.
     """
     started, is_new = run_start(), not folder.exists()
     split = folder.split_for(recipe, dataset)
@@ -78,6 +81,10 @@ def take_steps(
     start, seconds, position = state.restore(folder, run)
     held_out = dataset.train.subset(split.validation) if len(split.validation) else None
     parts = {"": dataset.test, "validation_": held_out}
+    seen = dataset.train.subset(split.unlabelled)  # without labels, by a run that uses none
+    score = (
+        partial(evaluate, run, parts) if recipe.uses_labels else partial(monitor, run, seen, parts)
+    )
     began = time.perf_counter() - seconds
     scores: dict[str, float] | None = None
     means: dict[str, float] = {}
@@ -111,7 +118,7 @@ def take_steps(
                 means = averages(run.step.meter.read()) | run.feed.counts()
                 journal.write(done, "train", means)
             if evaluating:
-                scores = evaluate(run, parts)
+                scores = score(last=last)
                 journal.write(done, "eval", scores)
             if means and (logging or evaluating):
                 bar.show(done, means | (scores or {}))
@@ -129,7 +136,7 @@ def take_steps(
         "labels": len(split.labelled),
         "unlabelled": len(split.unlabelled) if run.method.views else 0,
         "seed": recipe.seed,
-        **(scores or evaluate(run, parts)),  # of the last step
+        **(score(last=True) if scores is None else scores),  # of the last step
         "checkpoint": f"last, {run.method.evaluated_weights}",
         "steps": recipe.optim.steps,
         "seconds": round(time.perf_counter() - began, 2),
@@ -156,7 +163,7 @@ class WatchBar:
             self.stop.asked = False
 
 
-def evaluate(run: Built, parts: dict[str, Part | None]) -> dict[str, float]:
+def evaluate(run: Built, parts: dict[str, Part | None], last: bool) -> dict[str, float]:
     """Accuracy of the EMA model on each part that there is."""
 
     def predict(inputs: Tensor) -> Tensor:

@@ -126,7 +126,10 @@ class RunFolder:
     def split_for(self, recipe: Recipe, dataset: Dataset) -> Split:
         """The split that the run recorded, or the one that a new run makes."""
         recorded = self.load_split(dataset, recipe)
-        return recorded or splits.make(dataset, recipe.dataset, recipe.split_seed)
+        if recorded:
+            return recorded
+        split = splits.make(dataset, recipe.dataset, recipe.split_seed)
+        return split if recipe.uses_labels else splits.without_labels(split)
 
     def data_dir(self) -> Path:
         return Path(read_json(self.config)["data_dir"])

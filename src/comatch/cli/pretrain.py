@@ -1,0 +1,105 @@
+"""`comatch pretrain`: learn an encoder from images without labels."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from comatch.cli.console import exit_stopped, loading_torch, out, say
+from comatch.cli.options import (
+    DataArgument,
+    DataDirOption,
+    DeviceOption,
+    SetOption,
+    StepsOption,
+    known_pretraining,
+    known_pretraining_recipe,
+)
+
+
+def pretrain(
+    data: DataArgument = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            parser=known_pretraining,
+            help="Pre-train with simclr, moco_v2, byol, swav, pirl or pcl (default: simclr).",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            parser=known_pretraining_recipe,
+            help="Use the settings of this recipe, pretrain-... in `comatch recipes` (default: "
+            "the one for DATA).",
+        ),
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WEIGHTS",
+            help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
+            "(default: random weights).",
+        ),
+    ] = None,
+    data_dir: DataDirOption = None,
+    steps: StepsOption = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seed the weights and the batches (default: 0)."),
+    ] = None,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write the run here (default: a folder in runs)."
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
+    ] = False,
+) -> None:
+    """Learn an encoder from images without labels.
+
+    [bold]comatch pretrain IMAGES[/]                            SimCLR, your own folder
+    [bold]comatch pretrain cifar10 --method byol[/]
+    [bold]comatch pretrain --out runs/mine --resume[/]          continue where it stopped
+    [bold]comatch train IMAGES --init runs/images-simclr-seed0[/]   continue with labels
+
+    All training images are used, without their labels. If there are labels, and
+    a test part, the accuracy of nearest neighbours is shown on the way, and that
+    of a linear classifier at the end. Under torchrun, all processes train one encoder.
+    """
+    with loading_torch():
+        from comatch import api, distributed
+        from comatch.training.loop import Interrupted
+    from comatch.cli import tables
+
+    stopped = None
+    try:
+        run = api.pretrain(
+            data,
+            out=out_dir,
+            resume=resume,
+            method=method,
+            recipe=recipe,
+            init=init,
+            data_dir=data_dir,
+            steps=steps,
+            seed=seed,
+            device=device,
+            settings=settings or [],
+        )
+    except Interrupted as stop:
+        stopped = stop.step, stop.folder  # not the exception: it refers to the whole run
+    first = distributed.rank() == 0
+    distributed.leave()
+    if stopped:
+        exit_stopped(*stopped)
+    if first:
+        out.print(tables.pretrained(run.summary))
+        say(f"run folder: {run.path}")
+        say(f"train with labels: comatch train {data or 'digits'} --init {run.path}")
