@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from comatch.commands.export import export
     from comatch.planning import Request
 
-__all__ = ["Request", "compare", "cross_validate", "evaluate", "export", "load", "pretrain", "train"]
+__all__ = [
+    "Request",
+    "compare",
+    "cross_validate",
+    "evaluate",
+    "export",
+    "load",
+    "pretrain",
+    "train",
+]
 
 HOMES = {  # the module of each public name
     "Request": "planning",

@@ -1,4 +1,6 @@
-"""Train, pre-train, load and evaluate, as functions. `comatch` offers them beside those of other commands.
+"""Train, pre-train, load and evaluate, as functions.
+
+`comatch` offers them beside those of other commands.
 
 run = comatch.train("digits", labels=40)
 classifier = comatch.load(run)

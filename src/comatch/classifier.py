@@ -112,6 +112,11 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
 def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
     weights, described = folder.read_weights(), folder.description()
+    if described.get("pretraining"):
+        raise UserError(
+            f"{folder.path} was pre-trained without labels and has no classifier: "
+            f"comatch train DATA --init {folder.path} trains one"
+        )
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
     activation = described.get("head_activation", "leaky_relu")
     heads = len(described["classes"]), described["embedding_dim"]

@@ -32,6 +32,4 @@ def kmeans(rows: Tensor, k: int, iterations: int = 20) -> Clusters:
 def nearest(rows: Tensor, centroids: Tensor) -> Tensor:  # [N]
     """The nearest centroid of each row: |x - c|^2 without the term that is the same for all c."""
     half_squares = centroids.square().sum(1) / 2
-    return torch.cat(
-        [(some @ centroids.T - half_squares).argmax(1) for some in rows.split(CHUNK)]
-    )
+    return torch.cat([(some @ centroids.T - half_squares).argmax(1) for some in rows.split(CHUNK)])

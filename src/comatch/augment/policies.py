@@ -40,9 +40,7 @@ class ViewConfig(Config):
         0.1, "contrastive views: largest change of hue, as a share of the circle", least=0, most=0.5
     )
     blur: float = setting(0.0, "contrastive views: probability of a blur", least=0, most=1)
-    other_blur: float = setting(
-        0.0, "view `other`: probability of a blur instead", least=0, most=1
-    )
+    other_blur: float = setting(0.0, "view `other`: probability of a blur instead", least=0, most=1)
     other_solarize: float = setting(
         0.0, "view `other`: probability of inverting bright pixels", least=0, most=1
     )

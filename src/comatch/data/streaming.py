@@ -28,7 +28,7 @@ from comatch.data.order import Schedule, slice_of
 from comatch.data.reader import CHUNK as READ_CHUNK
 from comatch.data.reader import Chunk, Reader, example, pinned
 from comatch.errors import UserError
-from comatch.types import Files, Images, Part
+from comatch.types import AllImages, Files, Images, Part
 
 CHUNK = 512  # images that the network encodes at once
 TOLERATED = 3  # unreadable images that are no error, however few images there are
@@ -120,6 +120,17 @@ class Streaming(Feed):
         rows = sorted({row for rows in distributed.collect(mine) for row in rows})
         self.unreadable[rows] = True
         return {"unreadable": len(rows)}
+
+    def everything(self) -> AllImages:
+        x, u = map(self._plain, self.parts)
+        return AllImages(x, self.parts[0].labels.to(self.images.device), u)
+
+    def _plain(self, files: Files) -> Iterator[Tensor]:
+        """All images without augmentation, one for each row: unreadable ones are replaced."""
+        for chunk in self.reader.read_all(files, replace=True):
+            if chunk.images.is_cuda:
+                chunk.images.record_stream(torch.cuda.current_stream())
+            yield self.augment.plain(middle(chunk.images, self.image_size).to(self.images.device))
 
     def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
         device = self.images.device

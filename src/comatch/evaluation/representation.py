@@ -1,6 +1,6 @@
 """How well features separate classes: nearest neighbours and a linear classifier on top of them.
 
-Pre-training uses no label; these scores are for people who follow it on data whose labels are known.
+Pre-training uses no label; these scores are for people who follow it on data with known labels.
 """
 
 from collections.abc import Callable, Iterable

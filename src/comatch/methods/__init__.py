@@ -8,6 +8,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -116,13 +117,15 @@ def load(path: str) -> type[Method]:
     return method
 
 
-def config(name: str) -> NamedConfig:
-    """The method's settings with their defaults."""
+def config(name: str) -> Any:
+    """The method's settings with their defaults, a `NamedConfig`."""
     return find(name).Config()
 
 
 def build(config: NamedConfig, encoder: nn.Module, task: Task) -> Method:
-    return find(config.method)(encoder, task, config)
+    method: Any = find(config.method)
+    built: Method = method(encoder, task, config)
+    return built
 
 
 __all__ = [

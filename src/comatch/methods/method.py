@@ -43,7 +43,7 @@ class Method(nn.Module):
     labelled_too: ClassVar[bool] = False  # labelled images are among the unlabelled ones too
     exact_float32: ClassVar[bool] = False  # float32 is never rounded to TF32 on a GPU
     Config: ClassVar[type[NamedConfig]] = MethodConfig
-    ema: Ema | None
+    ema: Any  # an Ema, or None of a method without one
     step: Tensor  # [] optimiser steps taken
     config: Any  # an instance of Config
 

@@ -1,6 +1,7 @@
 """Small heads on top of an encoder."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,7 @@ class Mlp(nn.Module):
         super().__init__()
         self.layers = nn.Sequential()
         last = len(widths) - 2
-        for i, (width, out) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (width, out) in enumerate(pairwise(widths)):
             normed = norm if i < last else last_norm
             self.layers.append(nn.Linear(width, out, bias=not normed))  # a norm has its own
             if normed:

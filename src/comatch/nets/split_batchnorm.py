@@ -5,6 +5,8 @@ the query's batch, so these alone would tell it from the negatives. Statistics o
 the keys distributed over the parts in another order, take that hint away.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -57,5 +59,6 @@ def split_batchnorm(net: nn.Module, groups: int) -> None:
     """
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.__class__ = SplitBatchNorm
-            module.groups = max(1, groups // distributed.world())
+            split: Any = module
+            split.__class__ = SplitBatchNorm
+            split.groups = max(1, groups // distributed.world())

@@ -25,7 +25,8 @@ def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
             f"{name} rotates images, and the features of a frozen encoder are computed before "
             "training: use another --method, or --set frozen=no"
         )
-    if method.needs_all_images() and isinstance(train, Files) and not recipe.model.frozen:
+    streamed = isinstance(train, Files) and not recipe.model.frozen
+    if method.uses_labels and method.needs_all_images() and streamed:
         raise UserError(
             f"{name} needs all images at once, and streamed images are never all in memory: "
             "use --set stream=no, or another method"

@@ -8,6 +8,7 @@ from torch import Tensor
 from comatch.errors import UserError
 from comatch.nets import Network, is_wide, pretrained
 from comatch.nets.config import ModelConfig
+from comatch.nets.network import Embedder
 from comatch.nets.pretrained import Loaded
 from comatch.training.run_folder import RunFolder
 
@@ -19,7 +20,7 @@ class Weights(NamedTuple):
 
 
 def load_initial(
-    net: Network, model: ModelConfig, image_size: int, classes: list[str]
+    net: Network | Embedder, model: ModelConfig, image_size: int, classes: list[str]
 ) -> Loaded | None:
     """Load `init` into a network, if it is set."""
     if model.init is None:

@@ -30,7 +30,7 @@ class Lars(torch.optim.SGD):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        weights = [p for p in self.scaled if p.grad is not None]
+        weights: list[Tensor] = [p for p in self.scaled if p.grad is not None]
         gradients = [p.grad for p in weights if p.grad is not None]
         torch._foreach_add_(gradients, weights, alpha=self.decay)
         lengths = torch.stack(torch._foreach_norm(weights))

@@ -76,9 +76,7 @@ def build(
     parameters = [p for p in method.net.encoder.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.ndim >= 2]
     if c.optimizer == "sgd" or not matrices:
-        return build_sgd(
-            method, lr, c.momentum, c.weight_decay, c.decay_norms, c.nesterov, head_lr
-        )
+        return build_sgd(method, lr, c.momentum, c.weight_decay, c.decay_norms, c.nesterov, head_lr)
     taken = {id(p) for p in matrices}
     groups = groups_of(method, c.weight_decay, c.decay_norms, taken)
     decay = c.weight_decay if c.muon_decay is None else c.muon_decay

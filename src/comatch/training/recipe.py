@@ -8,7 +8,16 @@ from typing import Any
 
 from comatch import methods
 from comatch.augment.policies import ViewConfig
-from comatch.config import Config, MethodConfig, NamedConfig, flatten, replace, require, setting, settings_of
+from comatch.config import (
+    Config,
+    MethodConfig,
+    NamedConfig,
+    flatten,
+    replace,
+    require,
+    setting,
+    settings_of,
+)
 from comatch.data.cached_features import FeatureConfig
 from comatch.data.config import DataConfig, Reading, StreamConfig
 from comatch.nets.config import ModelConfig

@@ -22,7 +22,9 @@ def steps(progress: Tensor) -> Tensor:
     return 0.1 ** ((progress >= 0.6).to(progress.dtype) + (progress >= 0.8).to(progress.dtype))
 
 
-def warmed(schedule: Callable[[Tensor], Tensor], progress: Tensor, warmup: float, step: float) -> Tensor:
+def warmed(
+    schedule: Callable[[Tensor], Tensor], progress: Tensor, warmup: float, step: float
+) -> Tensor:
     """The schedule after a linear growth over the first part of the run. `step` is 1 / steps."""
     if not warmup:
         return schedule(progress)

@@ -81,7 +81,7 @@ class TrainStep:
         progress = self.method.step / config.steps
         rate = warmed(self.schedule, progress, config.warmup, 1 / config.steps)
         self.lr.copy_(config.lr * rate)
-        if self.head_lr is not None:
+        if config.head_lr and self.head_lr is not None:
             self.head_lr.copy_(config.head_lr * rate)
         norm = gradient_norm(self.parameters)
         self.optimizer.step()

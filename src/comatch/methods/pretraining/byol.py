@@ -56,7 +56,7 @@ class Byol(Pretraining):
         # Each view is a forward of its own: its batch norm has the statistics of one view.
         predictions = [self.predict(view) for view in batch.u]
         with torch.no_grad():
-            slow = self.networks[1]
+            slow = self.ema.net
             targets = [F.normalize(slow(view), dim=1) for view in batch.u]
         one, other = predictions
         loss = distance(one, targets[1]) + distance(other, targets[0])

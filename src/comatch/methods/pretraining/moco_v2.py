@@ -77,7 +77,7 @@ class MoCoV2(Pretraining):
         view, other = batch.u
         q = F.normalize(self.net(view), dim=1)
         with torch.no_grad():
-            key_net = self.networks[1]
+            key_net = self.ema.net
             if self.config.norm_groups == 1:
                 return q, F.normalize(key_net(other), dim=1)
             order = torch.rand(len(other), device=other.device).argsort()

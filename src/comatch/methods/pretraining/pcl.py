@@ -21,15 +21,17 @@ from torch import Tensor, nn
 from comatch import distributed, losses
 from comatch.clustering import Clusters, kmeans
 from comatch.config import setting
+from comatch.errors import UserError
 from comatch.methods.method import Step
 from comatch.methods.pretraining.moco_v2 import MoCoV2
-from comatch.methods.pretraining.pretraining import require_images
 from comatch.nets.heads import Mlp
 from comatch.types import AllImages, Batch, Task
 
 
 class Pcl(MoCoV2):
     """Views attract the prototype of their cluster, at several numbers of clusters."""
+
+    clustered: Tensor  # [] 1 once there are prototypes
 
     @dataclass(frozen=True)
     class Config(MoCoV2.Config):
@@ -60,15 +62,18 @@ class Pcl(MoCoV2):
 
     def check_images(self, images: int, batch: int) -> None:
         super().check_images(images, batch)
-        most = images // 2 ** (self.config.clusterings - 1)
-        if self.config.clusters > most:
-            require_images(most, self.config.clusters, "clusters", "doubles with each clustering")
+        if images < self.sizes[-1]:
+            most = images // 2 ** (self.config.clusterings - 1)
+            raise UserError(
+                f"clusters={self.sizes[0]:,} becomes {self.sizes[-1]:,} in the last clustering, "
+                f"and there are {images:,} images: --set clusters={most} or less"
+            )
 
     @torch.no_grad()
     def before_step(self, step: int, everything: AllImages) -> None:
         if step < self.first or (step - self.first) % self.task.epoch:
             return
-        key_net = self.networks[1]
+        key_net = self.ema.net
         with key_net.eval_mode():
             keys = torch.cat([F.normalize(key_net(x), dim=1) for x in everything.u])
         for m, k in enumerate(self.sizes):

@@ -27,7 +27,7 @@ from comatch.types import Batch, Task
 class SwAV(Pretraining):
     """Views of an image predict each other's cluster, which all images fill equally."""
 
-    views = ("contrast", "contrast")
+    views: tuple[str, ...] = ("contrast", "contrast")  # and the small ones
 
     @dataclass(frozen=True)
     class Config(PretrainingConfig):
