@@ -158,7 +158,16 @@ def load_dataset(
         size = None  # their own: the encoder sees them larger
     elif reading.encoded:
         stream = "yes"
-    dataset = sources.load(config.data, data_dir, size, progress, labels_file, stream, strict)
+    dataset = sources.load(
+        config.data,
+        data_dir,
+        size,
+        progress,
+        labels_file,
+        stream,
+        strict,
+        reading.labels_needed,
+    )
     warn_of_unused(dataset)
     return dataset
 

@@ -66,7 +66,7 @@ class Recipe(Config):
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.dataset, self.streaming, self.model.frozen)
+        return Reading(self.dataset, self.streaming, self.model.frozen, self.uses_labels)
 
     @property
     def split_seed(self) -> int:
