@@ -117,8 +117,10 @@ def evaluate(
     """
     classifier = load(run, device)
     size, side = classifier.image_size, classifier.resize
+    part = labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir)
+    classifier.expect(len(part))
     return evaluation.evaluate(
-        labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir),
+        part,
         lambda part: in_pieces(part, size, classifier.mean.device, side=side),
         lambda images: classifier.predict(images).probabilities,
         classifier.classes,

@@ -95,8 +95,6 @@ def shortened(command, words):
     if command == "train" and "--resume" not in words:
         given = words.index("--steps") if "--steps" in words else len(words)
         words = [*words[:given], *words[given + 2 :], *SMALL]
-        if "folder-pretrained" in words:
-            words += ["--set", "net=mobilenetv3_small_050", "--set", "kept_views=1"]
     if command == "compare":
         words = [{"0,1,2": "0"}.get(word, word) for word in words] + SMALL
     if command == "reproduce" and words[0] != "curves":

@@ -10,11 +10,13 @@ from comatch.cli.options import (
     DataArgument,
     DataDirOption,
     DeviceOption,
+    EncoderOption,
     LabelsOption,
     MethodOption,
     RecipeOption,
     SetOption,
     StepsOption,
+    duration,
 )
 
 
@@ -37,6 +39,16 @@ def train(
             metavar="WEIGHTS",
             help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
             "(default: the recipe's).",
+        ),
+    ] = None,
+    encoder: EncoderOption = None,
+    time: Annotated[
+        float | None,
+        typer.Option(
+            metavar="2m",
+            parser=duration,
+            help="Encode images for so long, then train with what there is (90s, 2m, 1h; default: "
+            "no limit).",
         ),
     ] = None,
     data_dir: DataDirOption = None,
@@ -71,7 +83,7 @@ def train(
 
     [bold]comatch train[/]                              digits, 40 labels, on a CPU
     [bold]comatch train IMAGES[/]                       your own folder of images
-    [bold]comatch train IMAGES --recipe folder-pretrained[/]   with ImageNet features
+    [bold]comatch train IMAGES --encoder none[/]        without a pre-trained encoder
     [bold]comatch train cifar10 --steps 3000[/]
     [bold]comatch train --out runs/mine --resume[/]     continue where it stopped
 
@@ -90,6 +102,8 @@ def train(
         "labels_file": labels_file,
         "recipe": recipe,
         "init": init,
+        "encoder": encoder,
+        "time": time,
         "data_dir": data_dir,
         "steps": steps,
         "seed": seed,

@@ -37,7 +37,8 @@ def load(
 
     `image_size` None keeps a named source's own size. With a `labels_file`, its rows of path,label
     or its list of images are the only labels. With `stream`, a folder's images can stay on disk.
-    Images with two labels stay unlabelled; with `strict`, they are an error. Unless `labels_needed`,
+    Images with two labels stay unlabelled; with `strict`, they are an error. A folder may have no
+    label unless `labels_needed`.
     a folder may have no label.
     """
     if image_size is not None and image_size < 1:

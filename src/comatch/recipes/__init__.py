@@ -37,6 +37,8 @@ PRETRAINING = {  # for `comatch pretrain`
     "pretrain-imagenet": ("pretraining", "imagenet"),
 }
 ALL = RECIPES | PRETRAINING
+ENCODED = "photos"  # the recipe for features of a frozen encoder
+FOR_FOLDERS = ("folder", "folder-gpu")  # those for a folder of images without one
 MANY_CLASSES = ("imagenet-1pct", "imagenet-10pct", "tiny-imagenet")
 
 
