@@ -7,6 +7,7 @@ classifier = comatch.load(run)
 classifier.predict(["a.png", "b.jpg"]).labels
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from comatch.evaluation import Evaluation
 from comatch.files import check_run_folder, read_json
 from comatch.planning import Request, as_request, load_dataset
 from comatch.training.init_weights import check_exists
-from comatch.training.loop import fit
+from comatch.training.loop import Interrupted, fit
 from comatch.training.progress import TrainingBar
 from comatch.training.run_folder import NothingToResumeError, Run, RunFolder, folder_of
 from comatch.types import Part
@@ -32,6 +33,8 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    pretrain: str | None = None,
+    pretrain_steps: int | None = None,
     **options: Any,
 ) -> Run:
     """Train a classifier and return its run folder.
@@ -41,8 +44,34 @@ def train(
     `out` must be empty. With `resume`, the unfinished run in it is continued, and a finished one
     returned; it is an error if there is none. Under torchrun, all processes train one classifier,
     and a run that torchrun starts again is continued.
+
+    With `pretrain`, a method without labels, the network learns without labels first: in the folder
+    `pretraining` of the run folder. `resume` continues whichever was stopped.
     """
-    return run_training(as_request(data, options), out, resume)
+    request = as_request(data, options)
+    if pretrain is not None:
+        request, out = pretrain_first(request, out, resume, pretrain, pretrain_steps)
+    return run_training(request, out, resume)
+
+
+def pretrain_first(
+    request: Request, out: str | Path | None, resume: bool, method: str, steps: int | None
+) -> tuple[Request, Path]:
+    """Pre-train the network that a request trains; return the request that starts from it."""
+    distributed.join()
+    if request.init or request.encoder not in (None, "none"):
+        raise UserError("--pretrain starts from random weights: leave --init and --encoder out")
+    request = replace(request, encoder="none")
+    folder = planning.pretraining_folder(request, out, resume)
+    first = planning.pretraining_request(request, method, steps)
+    again = resume and RunFolder(folder).exists()
+    if not again and not launch.restarts():
+        RunFolder(folder.parent).check_free()
+    try:
+        run_training(first, folder, again, pretraining=True)
+    except Interrupted as stop:
+        raise Interrupted(stop.step, folder.parent) from None
+    return replace(request, init=folder), folder.parent
 
 
 def pretrain(

@@ -16,10 +16,10 @@ from comatch import evaluation
 from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
-from comatch.nets import Network, build_encoder
+from comatch.nets import Network
 from comatch.nets.engine import Engine
-from comatch.nets.frozen import build_frozen, build_frozen_0_1
 from comatch.training.run_folder import RunFolder
+from comatch.training.trained import load_network
 
 MANY = 200  # images from which converting the network is worth its two seconds
 
@@ -111,28 +111,7 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
 
 def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
-    weights, described = folder.read_weights(), folder.description()
-    if described.get("pretraining"):
-        raise UserError(
-            f"{folder.path} was pre-trained without labels and has no classifier: "
-            f"comatch train DATA --init {folder.path} trains one"
-        )
-    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    activation = described.get("head_activation", "leaky_relu")
-    heads = len(described["classes"]), described["embedding_dim"]
-    if components := described.get("components", 0):
-        net = build_frozen(encoder, components, *heads, activation)
-    elif described.get("frozen", False):
-        net, weights = build_frozen_0_1(encoder, weights, *heads)
-    else:
-        net = Network(encoder, *heads, activation)
-    try:
-        net.load_state_dict(weights)
-    except RuntimeError:
-        raise UserError(
-            f"{folder.weights} does not fit {folder.model}: damaged run folder"
-        ) from None
-    return Classifier(net, described, device)
+    return Classifier(load_network(folder), folder.description(), device)
 
 
 def predict_files(

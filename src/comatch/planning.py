@@ -14,13 +14,13 @@ from comatch.data import sources, summary
 from comatch.data.config import Reading
 from comatch.data.splits import Split
 from comatch.data.summary import Summary
-from comatch.device import choose_precision
+from comatch.device import choose_device, choose_precision
 from comatch.errors import UserError, shortened
 from comatch.nets import encoders
 from comatch.nets.pretrained import is_timm
 from comatch.training.init_weights import channel_statistics, check_exists
 from comatch.training.recipe import Recipe
-from comatch.training.run_folder import RunFolder
+from comatch.training.run_folder import PRETRAINING, RunFolder
 from comatch.types import Dataset
 
 LISTED = 5  # images that a warning names
@@ -151,6 +151,8 @@ def typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
     values = dict(settings) if isinstance(settings, Mapping) else parse(recipe, settings)
     if values.get("init"):
         values["init"] = absolute_weights(values["init"])
+    if values.get("teacher"):
+        values["teacher"] = str(Path(values["teacher"]).expanduser().absolute())
     return values
 
 
@@ -263,6 +265,36 @@ def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
         number += 1
         taken, path = path, Path("runs") / f"{stem}-{number}"
     return RunFolder(taken if resume and taken else path)
+
+
+def pretraining_folder(request: Request, out: str | Path | None, resume: bool) -> Path:
+    """The folder of the part without labels in the run folder of a request."""
+    if out is not None:
+        return Path(out) / PRETRAINING
+    recipe = plan(request, choose_device(request.device))
+    return default_folder(recipe, resume).path / PRETRAINING
+
+
+def pretraining_request(request: Request, method: str, steps: int | None) -> Request:
+    """A request without labels for the network that another request trains."""
+    recipe = plan(request, choose_device(request.device))
+    model, dataset = recipe.model, recipe.dataset
+    return Request(
+        request.data,
+        method=method,
+        steps=steps,
+        seed=request.seed,
+        data_dir=request.data_dir,
+        device=request.device,
+        settings={
+            "net": model.net,
+            "stem": model.stem,
+            "image_size": dataset.image_size,
+            "flip": recipe.views.flip,
+            "stream": recipe.streaming.stream,
+        },
+        progress=request.progress,
+    )
 
 
 def absolute_data(data: str) -> str:

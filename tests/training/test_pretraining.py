@@ -9,11 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 import comatch
-from comatch import methods, recipes
+from comatch import methods, planning, recipes
 from comatch.config import settings_of
 from comatch.errors import UserError
 from comatch.evaluation import representation
+from comatch.planning import Request
 from comatch.training import loop
+from comatch.training.run_folder import RunFolder
 from helpers import SMALL, assert_one_line_error, assert_same, interrupt_at, read_json, start
 
 TINY = {
@@ -164,6 +166,84 @@ def test_the_command(cli, tmp_path):
     assert again[0] == 0
     process = start("train", "--out", "runs/digits-simclr-seed0", "--resume", cwd=tmp_path)
     assert "use comatch pretrain" in process.communicate(timeout=120)[1].replace("\n", " ")
+
+
+CHAIN = {"image_size": 8, "net": "wrn-10-1", "norm_momentum": 0.1, "checkpoint_every": 3}
+
+
+def chain(out, resume=False, **options):
+    settings = {**CHAIN, "batch": 10, "mu": 2, "log_every": 2, "precision": "fp32"}
+    both = {"pretrain": "simclr", "pretrain_steps": 4, "labels": 20, "seed": 3, **OPTIONS}
+    return comatch.train("digits", out=out, resume=resume, settings=settings, **{**both, **options})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [2, 7])  # without labels, and with them
+def test_both_parts_in_one_folder_resume_exactly(tmp_path, monkeypatch, stop):
+    whole = chain(tmp_path / "whole")
+    first = RunFolder(whole.path / "pretraining")
+    assert first.recipe().method.method == "simclr"
+    assert (first.recipe().model.net, first.recipe().optim.steps) == ("wrn-10-1", 4)
+    assert read_json(whole.path / "config.json")["recipe"]["model"]["init"] == str(first.path)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, stop)
+        with pytest.raises(loop.Interrupted) as stopped:
+            chain(tmp_path / "parts")
+        assert stopped.value.folder == tmp_path / "parts"
+    chain(tmp_path / "parts", resume=True)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        for part in ("", "pretraining"):
+            files = [tmp_path / run / part / name for run in ("whole", "parts")]
+            assert files[0].read_bytes() == files[1].read_bytes()
+    with pytest.raises(UserError, match="not empty"):
+        chain(tmp_path / "parts")
+
+
+@pytest.mark.slow
+def test_a_run_takes_the_network_of_the_run_without_labels(learned, tmp_path):
+    recipe = planning.plan(
+        Request("digits", recipe="cifar10", init=learned.path), torch.device("cpu")
+    )
+    assert (recipe.model.net, recipe.dataset.image_size) == ("wrn-10-1", 8)
+    other = Request("digits", init=learned.path, settings={"net": "wrn-10-2"})
+    assert planning.plan(other, torch.device("cpu")).model.net == "wrn-10-2"
+
+
+@pytest.mark.slow
+def test_distillation_approaches_the_teacher_and_resumes_exactly(tmp_path, monkeypatch):
+    settings = {**CHAIN, "batch": 10, "mu": 2, "log_every": 2, "lr": 0.05, "ema_decay": 0.5}
+    options = {"labels": 20, "settings": settings, "device": "cpu", "progress": False}
+    teacher = comatch.train(
+        "digits", steps=30, out=tmp_path / "teacher", method="fixmatch", **options
+    )
+    taught = {**options, "settings": {**settings, "teacher": teacher.path}}
+    student = comatch.train("digits", method="distill", steps=12, out=tmp_path / "whole", **taught)
+    lines = [json.loads(line) for line in (student.path / "metrics.jsonl").open()]
+    losses = [line["loss_teacher"] for line in lines if line["kind"] == "train"]
+    assert losses[-1] < losses[0]
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        with pytest.raises(loop.Interrupted):
+            comatch.train("digits", method="distill", steps=12, out=tmp_path / "parts", **taught)
+    comatch.train(
+        "digits", method="distill", steps=12, out=tmp_path / "parts", resume=True, **taught
+    )
+    whole, parts = (tmp_path / run / "metrics.jsonl" for run in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+    for change, said in (
+        ({"teacher": None}, "--teacher RUN"),
+        ({"image_size": 16}, "sees images of 8 pixels"),
+        ({"teacher": tmp_path}, "not a run folder"),
+    ):
+        bad = {**taught, "settings": {**taught["settings"], **change}}
+        with pytest.raises(UserError, match=said):
+            comatch.train("digits", method="distill", out=tmp_path / "bad", steps=1, **bad)
+    described = read_json(teacher.path / "model.json")
+    described["classes"][0] = "another"
+    (teacher.path / "model.json").write_text(json.dumps(described))
+    with pytest.raises(UserError, match="other classes"):
+        comatch.train("digits", method="distill", out=tmp_path / "bad", steps=1, **taught)
+    assert not (tmp_path / "bad").exists()
 
 
 @pytest.mark.parametrize("name", recipes.PRETRAINING)

@@ -17,7 +17,10 @@ from comatch.cli.options import (
     SetOption,
     StepsOption,
     duration,
+    known_pretraining,
+    run_folder,
 )
+from comatch.errors import UserError
 
 
 def train(
@@ -50,6 +53,26 @@ def train(
             help="Encode images for so long, then train with what there is (90s, 2m, 1h; default: "
             "no limit).",
         ),
+    ] = None,
+    teacher: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            parser=run_folder,
+            help="Learn from the predictions of this run: --method distill.",
+        ),
+    ] = None,
+    pretrain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            parser=known_pretraining,
+            help="First learn the network without labels: simclr, moco_v2, ...",
+        ),
+    ] = None,
+    pretrain_steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Steps of --pretrain (default: its recipe's)."),
     ] = None,
     data_dir: DataDirOption = None,
     steps: StepsOption = None,
@@ -85,6 +108,7 @@ def train(
     [bold]comatch train IMAGES[/]                       your own folder of images
     [bold]comatch train IMAGES --encoder none[/]        without a pre-trained encoder
     [bold]comatch train cifar10 --steps 3000[/]
+    [bold]comatch train cifar10 --pretrain simclr --steps 3000[/]   without labels first
     [bold]comatch train --out runs/mine --resume[/]     continue where it stopped
 
     IMAGES has a folder for each class, or a labels.csv with rows of path,label.
@@ -109,11 +133,18 @@ def train(
         "seed": seed,
         "device": device,
         "strict": strict,
+        "pretrain": pretrain,
+        "pretrain_steps": pretrain_steps,
     }
-    jobs = [(method, out_dir, settings or [])]
+    settings = settings or []
+    if teacher:
+        method, settings = method or "distill", [*settings, f"teacher={teacher}"]
+    jobs = [(method, out_dir, settings)]
+    if baseline and pretrain:
+        raise UserError("--baseline would pre-train again: train it with --init OUT/pretraining")
     if baseline:
         beside = out_dir.with_name(out_dir.name + "-supervised") if out_dir else None
-        jobs.insert(0, ("supervised", beside, without_method(settings or [], recipe, method)))
+        jobs.insert(0, ("supervised", beside, without_method(settings, recipe, method)))
     runs, stopped = [], None
     for name, folder, assignments in jobs:
         job = {"method": name, "out": folder, "settings": assignments, **options}

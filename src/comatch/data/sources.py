@@ -39,7 +39,6 @@ def load(
     or its list of images are the only labels. With `stream`, a folder's images can stay on disk.
     Images with two labels stay unlabelled; with `strict`, they are an error. A folder may have no
     label unless `labels_needed`.
-    a folder may have no label.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size} is no size: give a number of pixels")

@@ -16,6 +16,7 @@ from comatch.config import NamedConfig, check_name
 from comatch.errors import UserError
 from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
+from comatch.methods.distill import Distill
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
 from comatch.methods.label_propagation import LabelPropagation
@@ -56,6 +57,7 @@ METHODS: dict[str, type[Method]] = {
         TemporalEnsembling,
         PiModel,
         PseudoLabel,
+        Distill,
         Supervised,
     )
 }

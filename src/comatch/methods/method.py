@@ -39,7 +39,7 @@ class Method(nn.Module):
 
     views: tuple[str, ...] = ()  # augmentations of each unlabelled image, in order
     uses_labels: ClassVar[bool] = True  # if not, x and y of its batches are empty
-    rotates_images: ClassVar[bool] = False  # in forward, so cached features cannot replace images
+    rotates_images: ClassVar[bool] = False  # or needs them: cached features cannot replace images
     labelled_too: ClassVar[bool] = False  # labelled images are among the unlabelled ones too
     exact_float32: ClassVar[bool] = False  # float32 is never rounded to TF32 on a GPU
     Config: ClassVar[type[NamedConfig]] = MethodConfig

@@ -20,6 +20,7 @@ from comatch.data.splits import Split
 from comatch.data.streaming import Streaming, in_pieces, side_for
 from comatch.device import choose_precision
 from comatch.methods import Method
+from comatch.methods.distill import Distill
 from comatch.nets import Network, WideResNet, build_encoder
 from comatch.nets.engine import Engine
 from comatch.nets.frozen import GivenFeatures, build_frozen
@@ -30,6 +31,7 @@ from comatch.training.checks import check
 from comatch.training.init_weights import load_initial
 from comatch.training.recipe import Recipe
 from comatch.training.step import TrainStep
+from comatch.training.trained import give_teacher
 from comatch.types import Dataset, Files, Task
 
 
@@ -62,6 +64,8 @@ def build(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) 
     mean, std = (value.to(device) for value in normalisation(recipe, dataset))
     encoder = build_encoder_for(recipe)
     method = build_method(recipe, dataset, split, mean, std, encoder)
+    if isinstance(method, Distill):
+        give_teacher(method, recipe, dataset.classes)
     whole = whole_network(recipe, method, encoder) if model.frozen else None
     loaded = load_initial(net_of(encoder) if whole else method.net, model, size, dataset.classes)
     for average in method.networks[1:]:

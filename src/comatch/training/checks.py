@@ -5,6 +5,7 @@ import warnings
 from comatch import distributed
 from comatch.errors import UserError
 from comatch.methods import Method, Pretraining
+from comatch.methods.distill import Distill
 from comatch.training.recipe import Recipe
 from comatch.types import Files, Part
 
@@ -22,8 +23,8 @@ def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
         check_unlabelled(recipe, unlabelled)
     if recipe.model.frozen and method.rotates_images:
         raise UserError(
-            f"{name} rotates images, and the features of a frozen encoder are computed before "
-            "training: use another --method, or --set frozen=no"
+            f"{name} rotates images or shows them to a teacher, and the features of a frozen "
+            "encoder are computed before training: use another --method, or --set frozen=no"
         )
     streamed = isinstance(train, Files) and not recipe.model.frozen
     if method.uses_labels and method.needs_all_images() and streamed:
@@ -49,6 +50,14 @@ def check_pretraining(recipe: Recipe, method: Pretraining, images: int) -> None:
     if batch // distributed.world() < 2:
         raise UserError(f"batch={batch}: {name} compares images with each other, so give 2 or more")
     method.check_images(images, batch)
+
+
+def check_teacher(recipe: Recipe) -> None:
+    """Raise an error if a run needs a teacher and none is named."""
+    if recipe.method.method == Distill.Config.method and not recipe.method.teacher:  # type: ignore
+        raise UserError(
+            "distill learns from the network of a finished run: name its folder, --teacher RUN"
+        )
 
 
 def check_image_size(recipe: Recipe) -> None:

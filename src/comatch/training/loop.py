@@ -16,6 +16,7 @@ from comatch.device import peak_memory_mb, synchronize, threads
 from comatch.errors import UserError
 from comatch.training import ranks, state
 from comatch.training.build import Built, build, description
+from comatch.training.checks import check_teacher
 from comatch.training.environment import run_start
 from comatch.training.journal import Journal
 from comatch.training.meter import Meter, averages
@@ -49,6 +50,7 @@ def fit(
     without labels has the accuracy of classifiers on its features, if the classes are known.
     """
     started, is_new = run_start(), not folder.exists()
+    check_teacher(recipe)
     split = folder.split_for(recipe, dataset)
     ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)

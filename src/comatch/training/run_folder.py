@@ -23,6 +23,7 @@ from comatch.training.recipe import Recipe, from_json
 from comatch.types import Dataset
 
 DESCRIBED = {"net", "stem", "image_size", "embedding_dim", "classes", "mean", "std"}
+PRETRAINING = "pretraining"  # in a run folder: the run without labels that it started from
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
         # A killed write leaves a .part file.
-        if any(not name.endswith(".part") and name != files.LOCK for name in there):
+        own = (files.LOCK, PRETRAINING)
+        if any(not name.endswith(".part") and name not in own for name in there):
             hint = "add --resume to continue it, or " if self.exists() else ""
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
