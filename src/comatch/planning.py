@@ -135,6 +135,8 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
     if not model.init and "head_lr" not in given:
         recipe = replace(recipe, head_lr=None)  # a classifier learns faster than given features
+    if model.init_head_layers and (not model.init or model.frozen or not recipe.uses_labels):
+        raise UserError("init_head_layers is for fine-tuning from a run without labels: add --init")
     if model.frozen and not model.init:
         raise UserError("frozen=yes keeps the initial weights of the encoder: add --init")
     if not model.frozen and recipe.features.view_seconds:

@@ -210,6 +210,31 @@ def test_a_run_takes_the_network_of_the_run_without_labels(learned, tmp_path):
 
 
 @pytest.mark.slow
+def test_fine_tuning_from_the_middle_of_the_head(tmp_path, learned):
+    """SimCLR v2: the first of three layers stays, and its output are the features."""
+    first = pretrain(tmp_path / "first", settings={"head_layers": 3})
+    settings = {**TINY, "batch": 4, "mu": 2, "lr": 1e-12, "init_head_layers": 1}
+    options = {"init": first.path, "labels": 20, "settings": settings, "method": "supervised"}
+    run = comatch.train("digits", out=tmp_path / "run", **options, **OPTIONS)
+    classifier = comatch.load(run, device="cpu")
+    before = load_file(first.path / "model.safetensors")
+    head = classifier.net.encoder.head
+    torch.testing.assert_close(head[0].weight, before["projector.layers.0.weight"])
+    torch.testing.assert_close(
+        classifier.net.encoder.body.stem.weight, before["encoder.stem.weight"]
+    )
+    assert isinstance(head[-1], torch.nn.ReLU)
+    features = classifier.net(torch.randn(4, 3, 8, 8)).features
+    assert bool((features >= 0).all())
+    with pytest.raises(UserError, match="has no SimCLR head"):
+        comatch.train(
+            "digits", out=tmp_path / "bad", **{**options, "init": learned.path}, **OPTIONS
+        )
+    with pytest.raises(UserError, match="add --init"):
+        comatch.train("digits", out=tmp_path / "bad", settings={"init_head_layers": 1})
+
+
+@pytest.mark.slow
 def test_distillation_approaches_the_teacher_and_resumes_exactly(tmp_path, monkeypatch):
     settings = {**CHAIN, "batch": 10, "mu": 2, "log_every": 2, "lr": 0.05, "ema_decay": 0.5}
     options = {"labels": 20, "settings": settings, "device": "cpu", "progress": False}

@@ -24,6 +24,7 @@ from comatch.methods.distill import Distill
 from comatch.nets import Network, WideResNet, build_encoder
 from comatch.nets.engine import Engine
 from comatch.nets.frozen import GivenFeatures, build_frozen
+from comatch.nets.heads import WithHead
 from comatch.nets.network import width_of
 from comatch.nets.pretrained import Loaded
 from comatch.nets.sync_batchnorm import sync_batchnorm
@@ -94,6 +95,8 @@ def build_encoder_for(recipe: Recipe) -> nn.Module:
     )
     if isinstance(encoder, WideResNet):
         encoder.fused = model.fused
+    if model.init_head_layers:
+        encoder = WithHead(encoder, width_of(encoder), model.init_head_layers)
     return encoder
 
 
@@ -261,6 +264,7 @@ def description(run: Built) -> dict[str, Any]:
         "resize": side_for(size) if isinstance(run.feed, Streaming) else size,
         "embedding_dim": projector.width if projector and run.recipe.uses_labels else 0,
         "head_activation": model.head_activation,
+        "head_layers": model.init_head_layers,
         "frozen": model.frozen,
         "components": projection.components if projection else 0,
         "classes": run.classes if run.recipe.uses_labels else [],

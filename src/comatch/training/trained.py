@@ -8,6 +8,8 @@ from comatch.errors import UserError
 from comatch.methods.distill import Distill
 from comatch.nets import Network, build_encoder
 from comatch.nets.frozen import build_frozen, build_frozen_0_1
+from comatch.nets.heads import WithHead
+from comatch.nets.network import width_of
 from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
 
@@ -21,6 +23,8 @@ def load_network(folder: RunFolder) -> Network:
             f"comatch train DATA --init {folder.path} trains one"
         )
     encoder = build_encoder(described["net"], described["image_size"], described["stem"])
+    if layers := described.get("head_layers", 0):
+        encoder = WithHead(encoder, width_of(encoder), layers)
     activation = described.get("head_activation", "leaky_relu")
     heads = len(described["classes"]), described["embedding_dim"]
     if components := described.get("components", 0):
