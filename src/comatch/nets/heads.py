@@ -76,9 +76,10 @@ def with_head(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     for name, value in weights.items():
         part, _, rest = name.partition(".")
         place = rest.removeprefix("layers.")
+        number = place.partition(".")[0]
         if part == "encoder":
             renamed[f"encoder.body.{rest}"] = value
-        elif part == "projector" and int(place.partition(".")[0]) < PER_LAYER * layers:
+        elif part == "projector" and number.isdecimal() and int(number) < PER_LAYER * layers:
             renamed[f"encoder.head.{place}"] = value
     return renamed
 
