@@ -39,8 +39,8 @@ def build(name, **settings):
 
 def batches(method):
     """This rank's part of the batches, which are the same in every process."""
-    some, more = distributed.share(B), distributed.share(B * MU)
     labelled = B if method.uses_labels else 0
+    some, more = distributed.share(labelled), distributed.share(B * MU)
     whole = random_batches(STEPS, labelled, B * MU, len(method.views), CLASSES, TASK.unlabelled)
     for x, y, u, rows in whole:
         yield Batch(x[some], y[some], tuple(view[more] for view in u), rows[more])

@@ -158,6 +158,25 @@ StepsOption = Annotated[
 DeviceOption = Annotated[
     str, typer.Option(metavar="NAME", help="Compute on this device: auto, cpu, cuda or mps.")
 ]
+InitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WEIGHTS",
+        help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
+        "(default: the recipe's).",
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Seed the split, the weights and the batches (default: 0)."),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write the run here (default: a folder in runs)."),
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
+]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(

@@ -1,6 +1,5 @@
 """`comatch pretrain`: learn an encoder from images without labels."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +9,10 @@ from comatch.cli.options import (
     DataArgument,
     DataDirOption,
     DeviceOption,
+    InitOption,
+    OutOption,
+    ResumeOption,
+    SeedOption,
     SetOption,
     StepsOption,
     known_pretraining,
@@ -36,31 +39,14 @@ def pretrain(
             "the one for DATA).",
         ),
     ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WEIGHTS",
-            help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
-            "(default: random weights).",
-        ),
-    ] = None,
+    init: InitOption = None,
     data_dir: DataDirOption = None,
     steps: StepsOption = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed the weights and the batches (default: 0)."),
-    ] = None,
-    out_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Write the run here (default: a folder in runs)."
-        ),
-    ] = None,
+    seed: SeedOption = None,
+    out_dir: OutOption = None,
     device: DeviceOption = "auto",
     settings: SetOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
-    ] = False,
+    resume: ResumeOption = False,
 ) -> None:
     """Learn an encoder from images without labels.
 

@@ -11,9 +11,13 @@ from comatch.cli.options import (
     DataDirOption,
     DeviceOption,
     EncoderOption,
+    InitOption,
     LabelsOption,
     MethodOption,
+    OutOption,
     RecipeOption,
+    ResumeOption,
+    SeedOption,
     SetOption,
     StepsOption,
     duration,
@@ -36,14 +40,7 @@ def train(
     ] = None,
     method: MethodOption = None,
     recipe: RecipeOption = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WEIGHTS",
-            help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
-            "(default: the recipe's).",
-        ),
-    ] = None,
+    init: InitOption = None,
     encoder: EncoderOption = None,
     time: Annotated[
         float | None,
@@ -76,21 +73,11 @@ def train(
     ] = None,
     data_dir: DataDirOption = None,
     steps: StepsOption = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed the split, the weights and the batches (default: 0)."),
-    ] = None,
-    out_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Write the run here (default: a folder in runs)."
-        ),
-    ] = None,
+    seed: SeedOption = None,
+    out_dir: OutOption = None,
     device: DeviceOption = "auto",
     settings: SetOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
-    ] = False,
+    resume: ResumeOption = False,
     baseline: Annotated[
         bool,
         typer.Option("--baseline", help="Also train the same network on the labels alone."),
