@@ -34,6 +34,14 @@ TINY = {
     "eval_every": 4,
     "checkpoint_every": 3,
 }
+# Memories and heads of methods without labels that fit a few images.
+SMALL = {
+    "moco_v2": {"queue_size": 20, "norm_groups": 4},
+    "byol": {"hidden_dim": 16},
+    "swav": {"prototypes": 6, "hidden_dim": 16, "small_views": 2},
+    "pirl": {"negatives": 10},
+    "pcl": {"queue_size": 20, "norm_groups": 4, "clusters": 3, "clusterings": 2, "negatives": 4},
+}
 TINY_SHARED = {key: value for key, value in TINY.items() if key != "bank_size"}  # any method's
 
 # Settings of CoMatch that change which code runs.

@@ -17,10 +17,10 @@ from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
 from comatch.evaluation.known_images import KnownImages
-from comatch.nets import Network, build_encoder
+from comatch.nets import Network
 from comatch.nets.engine import Engine
-from comatch.nets.frozen import build_frozen, build_frozen_0_1
 from comatch.training.run_folder import RunFolder
+from comatch.training.trained import load_network
 
 MANY = 200  # images from which converting the network is worth its two seconds
 
@@ -137,35 +137,10 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
 
 def load_classifier(folder: RunFolder, device: torch.device) -> TrainedClassifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
-    weights, described = folder.read_weights(), folder.description()
-    with files.expecting(folder.model):
-        net, weights = build_network(described, weights)
-    try:
-        net.load_state_dict(weights)
-    except RuntimeError:
-        raise UserError(
-            f"{folder.weights} does not fit {folder.model}: damaged run folder"
-        ) from None
-    stored = folder.read_known_images()
+    net, stored = load_network(folder), folder.read_known_images()
     known = KnownImages.of(stored) if stored else None
     with files.expecting(folder.model):
-        return TrainedClassifier(net, described, device, known)
-
-
-def build_network(
-    described: dict[str, Any], weights: dict[str, Tensor]
-) -> tuple[Network, dict[str, Tensor]]:
-    """The network of a description, and the weights as it names them."""
-    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    activation = described.get("head_activation", "leaky_relu")
-    heads = len(described["classes"]), described["embedding_dim"]
-    if components := described.get("components", 0):
-        net = build_frozen(encoder, components, *heads, activation)
-    elif described.get("frozen", False):
-        return build_frozen_0_1(encoder, weights, *heads)
-    else:
-        net = Network(encoder, *heads, activation)
-    return net, weights
+        return TrainedClassifier(net, folder.description(), device, known)
 
 
 def predict_files(

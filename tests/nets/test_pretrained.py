@@ -230,6 +230,60 @@ def test_a_projector_is_loaded_completely_or_not_at_all():
     assert "fc (4)" in loaded.unused
 
 
+# ------------------------------------------------------------ other methods without labels
+
+
+def published_layout(method, encoder):
+    """A ResNet-18 in the layout in which the checkpoints of a method are published."""
+    head = {"weight": torch.rand(128, 512), "bias": torch.rand(128)}
+    if method == "simclr":  # converted to torchvision's names, with a linear classifier
+        return {"state_dict": {**encoder, **prefixed("fc.", linear(512, 1000))}}
+    if method == "byol":  # converted: the online network's encoder
+        online = prefixed("module.", {**encoder, **prefixed("fc.", linear(512, 1000))})
+        return {"epoch": 300, "online_backbone": online}
+    if method == "byol, whole":
+        target = {name: value + 1 for name, value in encoder.items()}
+        return {
+            "model": {
+                **prefixed("online_network.encoder.", encoder),
+                **prefixed("target_network.encoder.", target),
+                **prefixed("predictor.0.", head),
+            }
+        }
+    if method == "swav":
+        heads = prefixed("projection_head.0.", head) | {"prototypes.weight": torch.rand(30, 128)}
+        return prefixed("module.", {**encoder, **heads})
+    if method == "pirl":  # VISSL
+        trunk = prefixed("_feature_blocks.", encoder)
+        model = {"trunk": trunk, "heads": prefixed("0.clf.0.", head)}
+        return {
+            "phase_idx": 100,
+            "classy_state_dict": {"base_model": {"model": model, "meta": {}}, "train_phase_idx": 9},
+        }
+    assert method == "pcl"
+    key = {name: value + 1 for name, value in encoder.items()}
+    state = {
+        **prefixed("module.encoder_q.", encoder | prefixed("fc.", head)),
+        **prefixed("module.encoder_k.", key),
+        "module.queue": torch.rand(128, 16),
+    }
+    return {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": {"lr": 0.03}}
+
+
+@pytest.mark.parametrize("method", ["simclr", "byol", "byol, whole", "swav", "pirl", "pcl"])
+def test_published_encoders_without_labels(tmp_path, method):
+    encoder = random_values(timm.create_model("resnet18", num_classes=0).state_dict())
+    torch.save(published_layout(method, encoder), tmp_path / "published.pth")
+    net = network("resnet18", 96, "standard")
+    before = copied(net)
+    weights = pretrained.read_file(tmp_path / "published.pth")
+    loaded = pretrained.fill(net, weights, method)
+    assert loaded.taken == loaded.wanted == 100
+    assert_encoder_is(net, encoder)
+    assert unchanged(net, before, "classifier.")
+    assert loaded.heads["projector"].startswith("new")
+
+
 # ---------------------------------------------------------------- the authors of CoMatch
 
 

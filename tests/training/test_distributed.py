@@ -130,7 +130,7 @@ def test_two_ranks_learn_as_one_process(learned, case):
 
 def test_every_parameter_has_a_gradient():
     """DDP waits for the gradient of each."""
-    for name in methods.METHODS:
+    for name in (*methods.METHODS, *methods.PRETRAINING):
         method = one_rank.build(name)
         method(next(one_rank.batches(method))).loss.backward()
         without = [n for n, p in method.named_parameters() if p.requires_grad and p.grad is None]

@@ -61,12 +61,14 @@ def folder(
     progress: bool = True,
     stream: str = "auto",
     strict: bool = False,
+    labels_needed: bool = True,
 ) -> Dataset:
     """The images below `path`, resized and cropped to `image_size`, with their labels.
 
     With a `labels_file`, its rows are the only labels, even if there are class sub-folders. With
     `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay on disk. Images
-    with two labels stay unlabelled; with `strict`, they are an error.
+    with two labels stay unlabelled; with `strict`, they are an error. Unless `labels_needed`, there
+    may be no label at all.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -79,20 +81,20 @@ def folder(
     if not names:
         raise UserError(f"{path} has no images: put some in it ({FORMATS_TEXT})")
     labels_file = labels_file or labels_csv(path) or labels_csv(layout.home)
-    labels = _labels_of(layout, names, labels_file)
-    classes = sorted(labels.classes, key=natural_order)
-    if len(classes) == 1:
+    labels = _labels_of(layout, names, labels_file, labels_needed)
+    found = labels.classes if labels_needed else set(labels.known.values())
+    classes = sorted(found, key=natural_order)
+    if len(classes) == 1 and labels_needed:
         raise UserError(
             f"all labels in {labels_file or layout.home} are '{classes[0]}': "
             "give two classes or more"
         )
     # Errors in files and labels are found before decoding, which takes long.
-    test_names, test_labels = _test_part(path, layout.test, classes)
-    dataset = read_files(
-        Listing(path, names, labels, test_labels, classes), image_size, progress, stream, strict
-    )
+    test_names, test_labels = _test_part(path, layout.test if classes else None, classes)
+    listing = Listing(path, names, labels, test_labels, classes)
+    dataset = read_files(listing, image_size, progress, stream, strict, labels_needed)
     labelled = len(test_labels.known) + len(test_labels.conflicts)
-    if layout.test and (unlabelled := len(test_names) - labelled):
+    if layout.test and classes and (unlabelled := len(test_names) - labelled):
         dataset.skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
     return dataset
 
@@ -132,6 +134,7 @@ def read_files(
     progress: bool = True,
     stream: str = "auto",
     strict: bool = False,
+    labels_needed: bool = True,
 ) -> Dataset:
     """The listed images, in memory or on disk. Errors are found before decoding."""
     root, names, labels, test_labels, classes = listing
@@ -151,7 +154,8 @@ def read_files(
 
     train, skipped = load(names, labels)
     readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
-    _check_usable(root, classes, readable, labels)
+    if labels_needed:
+        _check_usable(root, classes, readable, labels)
     test = None
     if test_labels.known:
         test, more = load(sorted(test_labels.known), test_labels)
@@ -360,11 +364,12 @@ def _median_size(path: Path, names: Sequence[str]) -> tuple[int, int] | None:
 # ------------------------------------------------------------------------------------ labels
 
 
-def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> Labels:
+def _labels_of(layout: Layout, names: list[str], labels_file: Path | None, needed: bool) -> Labels:
     """The labels of the training images: from a csv file, a list, or their folders."""
     by_folder = _labels_by_folder(names, layout.prefix)
     if labels_file is None:
-        _check_class_folders(layout.home, by_folder.classes)
+        if needed:
+            _check_class_folders(layout.home, by_folder.classes)
         return by_folder
     if listed := read_list(labels_file):
         return _labels_listed(labels_file, listed, names, by_folder.known)
