@@ -30,7 +30,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
     {"evaluation"},
     {"methods"},
     {"augment", "data", "nets"},
-    {"device", "figures", "losses", "memory", "propagation"},
+    {"device", "figures", "losses", "memory", "projection", "propagation"},
     {"files", "config", "kernels", "distributed"},
     {"tables", "types", "errors", "launch", "allocator", "compiler_cache", "version"},
 ]
