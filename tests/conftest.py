@@ -6,6 +6,8 @@ import sys
 # Before torch is imported. The networks of the tests are too small to gain from several threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["COLUMNS"] = "200"  # of the terminal; read when comatch.cli is imported
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the model hub answers
+os.environ["HF_HUB_CACHE"] = "/nowhere/hub"  # or on what was downloaded before
 
 import torch
 
@@ -50,6 +52,14 @@ def interpreter(monkeypatch):
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_more)
+
+
+@pytest.fixture(autouse=True)
+def own_feature_cache(tmp_path_factory, monkeypatch):
+    """Each test has a feature cache of its own."""
+    root = tmp_path_factory.mktemp("features")
+    monkeypatch.setattr("comatch.data.feature_store.default_root", lambda: root)
+    return root
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import gc
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -83,3 +85,14 @@ def free_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     reset_peak_memory(device)
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """With so many threads of the CPU, or as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from comatch import recipes
+from comatch import methods, recipes
 from comatch.config import labels_text, parse, replace, values_of
 from comatch.data import sources, summary
 from comatch.data.config import Reading
@@ -16,6 +16,7 @@ from comatch.data.splits import Split
 from comatch.data.summary import Summary
 from comatch.device import choose_precision
 from comatch.errors import UserError, shortened
+from comatch.nets import encoders
 from comatch.nets.pretrained import is_timm
 from comatch.training.init_weights import channel_statistics, check_exists
 from comatch.training.recipe import Recipe
@@ -24,6 +25,7 @@ from comatch.types import Dataset
 
 LISTED = 5  # images that a warning names
 FEW_STEPS = 0.5  # share of the recipe's steps
+OF_THE_NETWORK = {"net", "init", "frozen", "image_size", "data"}  # settings that decide about it
 
 Settings = Mapping[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 
@@ -38,6 +40,8 @@ class Request:
     labels: int | float | None = None  # to keep, the same number a class; below 1: a share
     labels_file: str | Path | None = None  # CSV of path,label, or a list of file names
     init: str | Path | None = None  # a run folder, a file of weights, "timm" or "timm:NAME.TAG"
+    encoder: str | None = None  # a frozen pre-trained network: see `comatch encoders`, or "none"
+    time: float | None = None  # seconds of encoding by a frozen encoder, before training begins
     steps: int | None = None
     seed: int | None = None
     data_dir: str | Path | None = None  # where data sets are kept; default: data
@@ -58,7 +62,10 @@ class Request:
             "init": self.init and absolute_weights(self.init),
             "steps": self.steps,
             "seed": self.seed,
+            "view_seconds": self.time,
         }
+        if self.encoder not in (None, encoders.NONE):
+            given = encoders.settings_of(self.encoder) | {k: v for k, v in given.items() if v}
         return {key: value for key, value in given.items() if value is not None}
 
 
@@ -71,12 +78,29 @@ def as_request(data: "str | Path | Request | None", options: Mapping[str, Any]) 
 
 def plan(request: Request, device: torch.device) -> Recipe:
     """The recipe of a new run. An unknown name or an impossible value is an error."""
-    given = request.overrides()
-    name = request.recipe or recipes.default_for(given.get("data", "digits"), device.type == "cuda")
+    given, gpu = request.overrides(), device.type == "cuda"
+    name = request.recipe or recipes.default_for(given.get("data", "digits"), gpu)
+    if request.recipe is None and "frozen" in given:
+        name = recipes.ENCODED
+    elif chooses_encoder(request, name) and (found := encoders.first_available(gpu)):
+        name, given = recipes.ENCODED, encoders.settings_of(found.name) | given
     planned = recipes.get(name, request.method)
     given |= typed(planned, request.settings)
     planned = complete(replace(planned, **given), given)
     return replace(planned, precision=choose_precision(planned.precision, device))
+
+
+def chooses_encoder(request: Request, recipe: str) -> bool:
+    """Whether a run begins from the default encoder: a folder, of which nothing else is said."""
+    if request.recipe or request.init or request.encoder or recipe not in recipes.FOR_FOLDERS:
+        return False
+    rotates = request.method and methods.find(request.method).rotates_images
+    return not rotates and not names_of(request.settings) & OF_THE_NETWORK
+
+
+def names_of(settings: Settings) -> set[str]:
+    """The names of settings, whose values may be wrong."""
+    return {assignment.partition("=")[0].strip() for assignment in settings}
 
 
 def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
@@ -94,6 +118,8 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
     if model.frozen and not model.init:
         raise UserError("frozen=yes keeps the initial weights of the encoder: add --init")
+    if not model.frozen and recipe.features.view_seconds:
+        raise UserError("--time limits the encoding by a frozen encoder, and this run has none")
     if model.init and dataset.mean is None and dataset.std is None:
         check_exists(model.init)
         mean, std = channel_statistics(model.init, model.net) or (None, None)
@@ -169,6 +195,7 @@ def warn_of_unused(dataset: Dataset) -> None:
 def summarise(dataset: Dataset, split: Split, recipe: Recipe) -> Summary:
     """What a run learns from and for how long, in lines for the terminal."""
     found = summary.summarise(dataset, split, recipe.dataset.image_size)
+    found.lines.extend(summary.row(*line) for line in encoder_lines(recipe))
     if recipe.name in recipes.RECIPES:
         steps = recipe.optim.steps
         usual = recipes.get(recipe.name, recipe.method.method).optim.steps
@@ -176,6 +203,25 @@ def summarise(dataset: Dataset, split: Split, recipe: Recipe) -> Summary:
             line = f"{steps:,} of the recipe's {usual:,}: expect a lower accuracy"
             found.lines.append(summary.row("steps", line))
     return found
+
+
+def encoder_lines(recipe: Recipe) -> list[tuple[str, str]]:
+    """What a run on features begins from; of a folder without any, what would be better."""
+    init = recipe.model.init
+    if recipe.model.frozen and init:
+        if not is_timm(init):
+            return [("encoder", f"{recipe.model.net}, frozen")]
+        name = init.partition(":")[2] or recipe.model.net
+        note = encoders.ENCODERS[name].note if name in encoders.ENCODERS else ""
+        lines = [("encoder", f"{name}, frozen; {encoders.licence(init)}")]
+        return [*lines, ("", f"{note}, others: comatch encoders")] if note else lines
+    if recipe.name in recipes.FOR_FOLDERS and not init:
+        better = encoders.ENCODERS[encoders.ON_CPU]
+        return [
+            ("encoder", "none: all weights are learned. Photographs need a pre-trained one"),
+            ("", f"({better.megabytes} MB, downloaded once): --encoder {better.name}"),
+        ]
+    return []
 
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:

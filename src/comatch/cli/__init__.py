@@ -9,7 +9,9 @@ import typer
 from comatch import compiler_cache, launch
 from comatch.cli import (
     bench,
+    cache,
     compare,
+    encoders,
     evaluate,
     export,
     methods,
@@ -60,6 +62,8 @@ for command in (  # in the order in which --help lists them
     bench.bench,
     methods.methods,
     recipes.recipes,
+    encoders.encoders,
+    cache.cache,
 ):
     app.command()(command)
 app.add_typer(reproduce.app, name="reproduce")

@@ -1,13 +1,16 @@
 """`comatch bench`: how fast a training step is on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from comatch.cli.console import err, loading_torch, out
-from comatch.cli.options import DeviceOption, SetOption
+from comatch.cli.options import DeviceOption, EncoderOption, SetOption
 from comatch.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def bench(
@@ -23,6 +26,24 @@ def bench(
         typer.Option(
             metavar="DIR", help="Measure how fast the images of this folder are read instead."
         ),
+    ] = None,
+    encode: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Measure how fast a frozen network encodes the images of this folder.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Time `comatch train DIR` with an empty and a filled feature cache."
+        ),
+    ] = None,
+    encoder: EncoderOption = None,
+    init: Annotated[
+        str | None,
+        typer.Option(metavar="WEIGHTS", help="Weights of the encoder (default: downloaded)."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -60,6 +81,8 @@ def bench(
     [bold]comatch bench --recipe stl10 --json stl10.json[/]
     [bold]comatch bench --vary mu=1,3,7,15[/]                cost as the step's work grows
     [bold]comatch bench --data IMAGENET[/]                   reading images from a disk
+    [bold]comatch bench --encode IMAGES[/]                   encoding by a frozen network
+    [bold]comatch bench --folder IMAGES[/]                   whole commands, with such a network
     """
     with loading_torch():
         from comatch import planning, recipes
@@ -73,6 +96,12 @@ def bench(
     from comatch.types import Dataset
 
     where = choose_device(device)
+    if encode or folder:
+        found = bench_encoder(encode, folder, encoder, init, settings, where)
+        out.print(tables.encoding(found))
+        if table:
+            write_json(table, found)
+        return
     default = "imagenet-1pct" if data else "cifar10" if where.type == "cuda" else "digits"
     planned = recipes.get(recipe or default, method)
     given = planning.typed(planned, settings or [])
@@ -113,3 +142,37 @@ def bench(
     out.print(tables.bench(record))
     if table:
         write_json(table, record)
+
+
+def bench_encoder(
+    encode: Path | None,
+    folder: Path | None,
+    encoder: str | None,
+    init: str | None,
+    settings: list[str] | None,
+    device: "torch.device",
+) -> dict[str, Any]:
+    """Measure the encoding of a folder, or whole commands with it; return a record for JSON."""
+    from comatch import planning
+    from comatch.commands.bench import encoding, rounded
+    from comatch.nets import encoders
+    from comatch.training.build import feature_encoder
+    from comatch.training.environment import environment
+
+    name = encoder or (encoders.ON_GPU if device.type == "cuda" else encoders.ON_CPU)
+    path = encode or folder
+    record: dict[str, Any] = {"environment": environment(device), "encoder": name}
+    with err.status("starting") as status:
+        if folder:
+            words = [str(folder), "--encoder", name, "--device", device.type]
+            words += ["--init", init] if init else []
+            words += [word for one in settings or [] for word in ("--set", one)]
+            record["seconds"] = encoding.measure_folder(words, status.update)
+        else:
+            request = planning.Request(path, init=init, encoder=name, settings=settings or ())
+            recipe = planning.plan(request, device)
+            dataset = planning.load_dataset(recipe.reading, Path("data"), progress=False)
+            frozen = feature_encoder(recipe, dataset, device)
+            assert encode
+            record |= encoding.measure(recipe, frozen, encode, device, status.update)
+    return {**rounded(record), "data": path.resolve().name if path else ""}

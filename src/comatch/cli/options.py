@@ -31,6 +31,16 @@ def numbers(text: str, option: str = "--seeds") -> list[int]:
         raise UserError(f"{option} {text}: write whole numbers, as in 0,1,2") from None
 
 
+def duration(text: str) -> float:
+    """`90s`, `2m` or `1h` in seconds; a plain number is seconds."""
+    seconds = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in seconds else (text, "s")
+    try:
+        return float(number) * seconds[unit]
+    except ValueError:
+        raise UserError(f"--time {text}: write it as 90s, 2m or 1h") from None
+
+
 def known_data(text: str) -> str:
     from comatch.data.names import check_data
 
@@ -96,6 +106,14 @@ MethodOption = Annotated[
         metavar="NAME",
         parser=known_method,
         help="Train with this method, see `comatch methods` (default: the recipe's).",
+    ),
+]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Train on features of this frozen pre-trained network, see `comatch encoders`; none: "
+        "learn all weights (default, for a folder: one that is there or can be downloaded).",
     ),
 ]
 StepsOption = Annotated[

@@ -1,8 +1,9 @@
 """Tables that only the command line prints: runs just trained, methods, recipes and settings."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
@@ -10,6 +11,10 @@ from rich.text import Text
 
 from comatch.config import Config, parts_of
 from comatch.errors import printable
+
+if TYPE_CHECKING:
+    from comatch.data.feature_store import Stored
+    from comatch.nets.encoders import Recommended
 
 MOST_CLASSES = 20  # in the table of predictions
 
@@ -73,6 +78,38 @@ def settings(config: Config) -> Table:
             table.add_section()
         table.add_row(field.name, str(getattr(group, field.name)), field.metadata["says"])
         before = group
+    return table
+
+
+def encoders(found: Iterable["Recommended"], rates: Mapping[str, float]) -> Table:
+    """Pre-trained encoders: what they are, and how fast here."""
+    from comatch.nets.encoders import is_cached
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("encoder", no_wrap=True)
+    for column in ("pixels", "MB"):
+        table.add_column(column, justify="right")
+    for column in ("licence", "here"):
+        table.add_column(column)
+    table.add_column("views/s", justify="right")
+    for one in found:
+        rate = f"{rates[one.name]:,.0f}" if one.name in rates else "-"
+        here = "yes" if is_cached(one.name) else "no"
+        row = one.name, str(one.image_size), str(one.megabytes), one.licence, here, rate
+        table.add_row(*row)
+    return table
+
+
+def features(found: Sequence["Stored"]) -> Table:
+    """What the feature cache has, one row an encoder."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("encoder", overflow="fold")
+    for column in ("images", "views", "MB", "last used"):
+        table.add_column(column, justify="right")
+    for one in found:
+        used = time.strftime("%Y-%m-%d", time.localtime(one.used))
+        size = f"{one.bytes / 1e6:,.0f}"
+        table.add_row(one.name, f"{one.images:,}", f"{one.views:,}", size, used)
     return table
 
 

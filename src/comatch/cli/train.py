@@ -13,11 +13,13 @@ from comatch.cli.options import (
     DataArgument,
     DataDirOption,
     DeviceOption,
+    EncoderOption,
     LabelsOption,
     MethodOption,
     RecipeOption,
     SetOption,
     StepsOption,
+    duration,
 )
 
 
@@ -40,6 +42,16 @@ def train(
             metavar="WEIGHTS",
             help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
             "(default: the recipe's).",
+        ),
+    ] = None,
+    encoder: EncoderOption = None,
+    time: Annotated[
+        float | None,
+        typer.Option(
+            metavar="2m",
+            parser=duration,
+            help="Encode images for so long, then train with what there is (90s, 2m, 1h; default: "
+            "no limit).",
         ),
     ] = None,
     data_dir: DataDirOption = None,
@@ -74,7 +86,7 @@ def train(
 
     [bold]comatch train[/]                              digits, 40 labels, on a CPU
     [bold]comatch train IMAGES[/]                       your own folder of images
-    [bold]comatch train IMAGES --recipe folder-pretrained[/]   with ImageNet features
+    [bold]comatch train IMAGES --encoder none[/]        without a pre-trained encoder
     [bold]comatch train cifar10 --steps 3000[/]
     [bold]comatch train --out runs/mine --resume[/]     continue where it stopped
 
@@ -93,6 +105,8 @@ def train(
         "labels_file": labels_file,
         "recipe": recipe,
         "init": init,
+        "encoder": encoder,
+        "time": time,
         "data_dir": data_dir,
         "steps": steps,
         "seed": seed,

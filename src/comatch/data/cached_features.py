@@ -71,6 +71,7 @@ class CachedFeatures(Feed):
     readable_u: Tensor  # [U]
     labels_x: Tensor
     labels_u: Tensor
+    tiny_batches = True
 
     def __init__(
         self,

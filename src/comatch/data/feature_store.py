@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -183,6 +183,17 @@ def stored(root: Path) -> list[Stored]:
             )
         )
     return sorted(found, key=lambda one: -one.used)
+
+
+def delete(root: Path, names: Collection[str]) -> int:
+    """Delete the features of these encoders; return how many bytes that frees."""
+    freed = sum(one.bytes for one in stored(root) if one.name in names)
+    try:
+        for name in names:
+            shutil.rmtree(root / name)
+    except OSError as error:
+        raise unwritable(root, error) from None
+    return freed
 
 
 # ------------------------------------------------------------------------------------ digests

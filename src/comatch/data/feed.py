@@ -44,6 +44,8 @@ class Watch(Protocol):
 class Feed(nn.Module):
     """Gives one batch a step. Its buffers are the part of a checkpoint that restores the order."""
 
+    tiny_batches = False  # so small that several threads of a CPU would only wait for each other
+
     def __init__(self, augment: Augment) -> None:
         super().__init__()
         self.augment = augment

@@ -45,13 +45,14 @@ class Engine:
         self, net: nn.Module, mean: Tensor, std: Tensor, size: int, device: torch.device
     ) -> None:
         self.batch, self.size, self.device = BATCH[device.type], size, device
-        module = copy.deepcopy(Pixels(net, mean.cpu(), std.cpu())).eval().requires_grad_(False)
-        self.name, self.run = "PyTorch", self._eager(module)
+        whole = copy.deepcopy(Pixels(net, mean.cpu(), std.cpu())).eval().requires_grad_(False)
+        self.module: nn.Module = whole.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.name, self.run = "PyTorch", eager(self.module, device, self.batch)
         if device.type == "cuda":
-            self.name, self.run = "PyTorch, compiled, bf16", self._compiled(module)
+            self.name, self.run = "PyTorch, compiled, bf16", self._compiled()
         elif device.type == "cpu":
             try:
-                self.run, self.name = self._converted(module), "OpenVINO"
+                self.run, self.name = self._converted(), "OpenVINO"
             except Exception as error:  # of the exporter or of the converter
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 warnings.warn(
@@ -73,19 +74,8 @@ class Engine:
                 torch.cat([piece, piece.new_zeros(missing, *piece.shape[1:])]) if missing else piece
             )
 
-    def _eager(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
-        module = module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-        @torch.no_grad()
-        def run(images: Tensor) -> Tensor:
-            pieces = images.split(self.batch)
-            return torch.cat([module(piece.to(self.device)).float().cpu() for piece in pieces])
-
-        return run
-
-    def _compiled(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
-        module = module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        fast = torch.compile(module)
+    def _compiled(self) -> Callable[[Tensor], Tensor]:
+        fast = torch.compile(self.module)
 
         @torch.no_grad()
         def run(images: Tensor) -> Tensor:
@@ -97,12 +87,12 @@ class Engine:
 
         return run
 
-    def _converted(self, module: nn.Module) -> Callable[[Tensor], Tensor]:
+    def _converted(self) -> Callable[[Tensor], Tensor]:
         import openvino
 
         example = torch.zeros(self.batch, 3, self.size, self.size, dtype=torch.uint8)
         with silent():
-            program = torch.export.export(module, (example,))
+            program = torch.export.export(self.module, (example,))
             model = openvino.convert_model(program)
         # Half precision would be twice as fast, but no longer the same features.
         exact = {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": "f32"}
@@ -124,6 +114,25 @@ class Engine:
 
         run(example)  # an error of the first inference shows here
         return run
+
+
+def eager(
+    module: nn.Module,
+    device: torch.device,
+    batch: int,
+    layout: torch.memory_format = torch.channels_last,
+) -> Callable[[Tensor], Tensor]:
+    """The same function in PyTorch, operation by operation."""
+    module = module.to(device, memory_format=layout)  # type: ignore[call-overload]
+
+    @torch.no_grad()
+    def run(images: Tensor) -> Tensor:
+        found = []
+        for piece in images.split(batch):
+            found.append(module(piece.to(device).contiguous(memory_format=layout)).float().cpu())
+        return torch.cat(found)
+
+    return run
 
 
 @contextmanager

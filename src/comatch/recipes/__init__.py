@@ -28,6 +28,8 @@ RECIPES = {
     "imagenet-10pct": ("imagenet", "imagenet_10pct"),
     "tiny-imagenet": ("imagenet", "tiny_imagenet"),
 }
+ENCODED = "photos"  # the recipe for features of a frozen encoder
+FOR_FOLDERS = ("folder", "folder-gpu")  # those for a folder of images without one
 MANY_CLASSES = ("imagenet-1pct", "imagenet-10pct", "tiny-imagenet")
 
 

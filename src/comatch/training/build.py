@@ -187,14 +187,6 @@ def build_feature_feed(
 ) -> Feed:
     """The feed of the features that the frozen encoder has of the images."""
     frozen: Any = whole.encoder
-    size, device = recipe.dataset.image_size, mean.device
-    name = f"{recipe.model.net}-{size}px-{identity(frozen.net, mean, std)}"
-    encoder = Encoder(
-        name,
-        frozen.projection.width,
-        size,
-        lambda: Engine(frozen.net, mean, std, size, device),
-    )
     unlabelled, mu = unlabelled_rows(recipe, split), recipe.optim.mu
     if not method.views:
         unlabelled, mu = split.labelled[:1], 1
@@ -204,11 +196,26 @@ def build_feature_feed(
         recipe.optim.batch,
         mu,
         kinds=method.views,
-        encoder=encoder,
+        encoder=as_encoder(recipe, frozen.net, mean, std),
         projection=frozen.projection,
         config=recipe.features,
-        device=device,
+        device=mean.device,
     )
+
+
+def feature_encoder(recipe: Recipe, dataset: Dataset, device: torch.device) -> Encoder:
+    """The pre-trained encoder of a recipe with `init`, to encode images without training."""
+    net = build_encoder_for(recipe)
+    load_initial(net_of(net), recipe.model, recipe.dataset.image_size, dataset.classes)
+    mean, std = (value.to(device) for value in normalisation(recipe, dataset))
+    return as_encoder(recipe, net, mean, std)
+
+
+def as_encoder(recipe: Recipe, net: nn.Module, mean: Tensor, std: Tensor) -> Encoder:
+    """A network whose weights stay as they are, under its name in the feature cache."""
+    size = recipe.dataset.image_size
+    name = f"{recipe.model.net}-{size}px-{identity(net, mean, std)}"
+    return Encoder(name, width_of(net), size, lambda: Engine(net, mean, std, size, mean.device))
 
 
 def identity(net: nn.Module, mean: Tensor, std: Tensor) -> str:

@@ -11,7 +11,7 @@ from comatch import compiler_cache, distributed, evaluation, files
 from comatch.config import replace
 from comatch.data import splits
 from comatch.data.splits import Split
-from comatch.device import peak_memory_mb, synchronize
+from comatch.device import peak_memory_mb, synchronize, threads
 from comatch.errors import UserError
 from comatch.training import ranks, state
 from comatch.training.build import Built, build, description
@@ -92,7 +92,8 @@ def take_steps(
         if not run.feed.prepare(WatchBar(bar, stop)):
             raise Interrupted(start, folder.path)
         for step in range(start, recipe.optim.steps):
-            run.step(step)
+            with threads(1 if run.feed.tiny_batches else None):
+                run.step(step)
             if step == start:
                 startup = round(synchronize(device) - started, 2)
                 folder.note("startup_seconds", startup)

@@ -59,6 +59,29 @@ def reading(record: dict[str, Any]) -> Group:
     return Group(Text.assemble((what, "bold"), f"\n{machine}"), table)
 
 
+def encoding(record: dict[str, Any]) -> Group:
+    """Views a second of a frozen encoder beside eager PyTorch, or seconds of whole commands."""
+    environment = record["environment"]
+    head = f"{record['encoder']} on {record['data']}"
+    machine = f"{environment['device']}, torch {environment['packages']['torch']}"
+    table = Table(box=box.SIMPLE_HEAD)
+    if "seconds" in record:
+        table.add_column("comatch train")
+        table.add_column("seconds", justify="right", style="bold")
+        for name, seconds in record["seconds"].items():
+            table.add_row(name, f"{seconds:,.1f}")
+        return Group(Text.assemble((head, "bold"), f"\n{machine}, start of Python included"), table)
+    table.add_column("")
+    table.add_column("views/s", justify="right", style="bold")
+    for name, rate in record["views_per_s"].items():
+        table.add_row(name, f"{rate:,.0f}")
+    table.add_section()
+    table.add_row("ratio", f"{record['ratio']:.2f} times")
+    table.add_row("largest difference of features", f"{record['largest_difference']:.1e}")
+    how = f"{machine}, batches of {record['batch']}"
+    return Group(Text.assemble((head, "bold"), f"\n{how}"), table)
+
+
 def plain_loader(result: dict[str, Any]) -> tuple[str, str, str]:
     name, plain = "plain DataLoader, one view", result["plain"]
     if "error" in plain:
