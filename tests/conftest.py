@@ -105,7 +105,7 @@ def build_run(tmp_path):
         settings = {**settings_for(method), "labels": 20, **settings}
         recipe = replace(recipes.get("digits", method), **settings)
         torch.manual_seed(recipe.seed)
-        dataset = load_dataset(recipe.dataset, recipe.streaming, tmp_path, progress=False)
+        dataset = load_dataset(recipe.reading, tmp_path, progress=False)
         split = splits.make(dataset, recipe.dataset, recipe.split_seed)
         return build(recipe, dataset, split, torch.device(device))
 

@@ -429,17 +429,11 @@ def built(recipe, dataset):
     return build(recipe, dataset, split, CPU)
 
 
-def load_into(method, recipe, classes):
-    return load_initial(method, recipe.model, recipe.dataset.image_size, classes)
-
-
 @pytest.mark.parametrize("method", methods.METHODS)
-def test_network_and_ema_copy_get_the_weights(encoder_file, method):
-    encoder = build_encoder("wrn-10-1", 8)
-    method = methods.build(methods.config(method), encoder, Task(classes=3, unlabelled=6))
-    loaded = load_into(method, recipe_from(encoder_file), ["a", "b", "c"])
-    assert loaded.taken == loaded.wanted
-    state = torch.load(encoder_file, weights_only=True)
+def test_network_and_ema_copy_get_the_weights(encoder_file, build_run, method):
+    run = build_run(method=method, init=str(encoder_file))
+    assert run.loaded.taken == run.loaded.wanted
+    method, state = run.method, torch.load(encoder_file, weights_only=True)
     assert_encoder_is(method.net, state)
     for name, value in method.ema.net.state_dict().items():
         assert torch.equal(value, method.net.state_dict()[name]), name
@@ -491,7 +485,8 @@ def test_the_classifier_of_other_classes_is_not_loaded(tmp_path):
     encoder = build_encoder("wrn-10-1", 8)
     method = methods.build(methods.config("comatch"), encoder, Task(classes=10))
     before = copied(method.net)
-    loaded = load_into(method, recipe_from(tmp_path / "run"), [f"other {i}" for i in range(10)])
+    recipe, classes = recipe_from(tmp_path / "run"), [f"other {i}" for i in range(10)]
+    loaded = load_initial(method.net, recipe.model, recipe.dataset.image_size, classes)
     assert loaded.heads["classifier"] == "new (not known to be for these classes)"
     assert loaded.heads["projector"] == "loaded"
     assert unchanged(method.net, before, "classifier.")
