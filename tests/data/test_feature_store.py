@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_line(store, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(feature_store, "write_at", full)
-    with pytest.raises(UserError, match="No space left on device.*COMATCH_CACHE"):
+    with pytest.raises(UserError, match=r"No space left on device.*COMATCH_CACHE"):
         store.append(0, *some(3))
 
 
