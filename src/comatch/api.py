@@ -18,7 +18,7 @@ from comatch.errors import UserError
 from comatch.evaluation import Evaluation
 from comatch.files import check_run_folder, read_json
 from comatch.planning import Request, as_request, load_dataset
-from comatch.training.init_weights import check_exists
+from comatch.training.init_weights import check_available
 from comatch.training.loop import fit
 from comatch.training.progress import TrainingBar
 from comatch.training.run_folder import NothingToResumeError, Run, RunFolder, folder_of
@@ -61,7 +61,7 @@ def train(
         raise NothingToResumeError(folder)
     else:
         folder.check_free()
-        check_exists(recipe.model.init)
+        check_available(recipe.model)
         home = Path(request.data_dir or "data")
 
     distributed.publish(call, str(folder.path))
@@ -94,8 +94,10 @@ def evaluate(
     """
     classifier = load(run, device)
     size, side = classifier.image_size, classifier.resize
+    part = labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir)
+    classifier.expect(len(part))
     return evaluation.evaluate(
-        labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir),
+        part,
         lambda part: in_pieces(part, size, classifier.mean.device, side=side),
         lambda images: classifier.predict(images).probabilities,
         classifier.classes,

@@ -29,11 +29,8 @@ def test_the_recommended_encoders_are_timms_and_free_to_use():
         assert config.hf_hub_id == encoders.repository(one.name)
         assert one.licence in COMMERCIAL
         assert config.license == one.licence.lower()
-        net = (
-            timm.create_model(one.name.split(".")[0], img_size=224)
-            if "vit" in one.name
-            else (timm.create_model(one.name.split(".")[0]))
-        )
+        with torch.device("meta"):  # sizes without memory
+            net = timm.create_model(one.name.split(".")[0])
         assert sum(p.numel() for p in net.parameters()) * 4e-6 == pytest.approx(one.megabytes, 0.05)
 
 

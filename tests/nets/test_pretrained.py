@@ -364,6 +364,7 @@ def hub(monkeypatch):
         return model
 
     monkeypatch.setattr(timm, "create_model", create_model)
+    monkeypatch.setattr("comatch.nets.encoders.is_available", lambda name: True)
     return asked
 
 
@@ -397,7 +398,20 @@ def test_unknown_timm_weights(hub, source, net, fragment):
     assert hub == []
 
 
-def test_timm_without_a_network(monkeypatch, caplog):
+def test_timm_without_a_network(monkeypatch, tmp_path):
+    """The error comes before the data is read, without the hub's attempts."""
+    options = {"recipe": "folder", "settings": {"net": "resnet18"}, "init": "timm"}
+    make_images(tmp_path / "images")
+    (tmp_path / "images/standing/0.png").write_bytes(b"damaged")  # a warning, if it is read
+    with pytest.raises(UserError) as error, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        comatch.train(tmp_path / "images", **options, out=tmp_path / "run", progress=False)
+    for fragment in ("model.safetensors of timm/resnet18.a1_in1k", "Hub", "--init FILE"):
+        assert fragment in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_download_that_fails(monkeypatch, hub, caplog):
     def unreachable(*_, **__):
         logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 4/5].")
         raise OSError("We couldn't connect to the hub. Please look at\nthis page about it")
@@ -408,7 +422,7 @@ def test_timm_without_a_network(monkeypatch, caplog):
     assert "cannot get its weights for resnet18 (We couldn't connect to the hub)" in str(
         error.value
     )
-    assert "give the file" in str(error.value)
+    assert "--init FILE" in str(error.value)
     assert not caplog.records
     assert "\n" not in str(error.value)
 

@@ -15,6 +15,8 @@ from test_resume import assert_same, state_of
 
 import comatch
 from comatch import distributed, launch, methods
+from comatch.data import feature_store
+from comatch.nets import build_encoder
 from comatch.training import loop
 from helpers import TINY, TINY_WORDS, interrupt_at, make_images
 
@@ -225,6 +227,20 @@ def test_two_processes_resume_the_run_of_one(tmp_path, monkeypatch):
     assert codes == [0, 0], said
     assert "".join(said).count("saved by 1 processes and continues with 2") == 1
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_each_process_encodes_a_share_of_the_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMATCH_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    encoder = build_encoder("wrn-10-1", 8)
+    torch.save(encoder.state_dict(), tmp_path / "encoder.pt")
+    frozen = ["--init", tmp_path / "encoder.pt", "--set", "frozen=yes", "--set", "views=4"]
+    codes, _, said = start_ranks("plain", 0, *words("run"), *frozen, cwd=tmp_path)
+    assert codes == [0, 0], said
+    (one,) = feature_store.stored(tmp_path / "cache" / "features")
+    images = json.loads((tmp_path / "run/summary.json").read_text())
+    train = images["labels"] + images["unlabelled"]
+    assert one.views == 4 * train + 359  # and a view of each test image: each encoded once
 
 
 def test_an_error_is_reported_once_and_the_run_stays_as_it_is(halted, tmp_path, monkeypatch):

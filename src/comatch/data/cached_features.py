@@ -99,7 +99,6 @@ class CachedFeatures(Feed):
         self.shuffle_u = Shuffler(len(unlabelled), batch * mu)
         self.cached_x: Cached | None = None
         self.cached_u: Cached | None = None
-        self.others: dict[int, Features] = {}  # of parts to evaluate on, by their identity
         self.to(device)
 
     # ------------------------------------------------------------------------------- encoding
@@ -178,10 +177,8 @@ class CachedFeatures(Feed):
 
     def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
         """The plain views of any part. Images that cannot be read are left out."""
-        if id(part) not in self.others:
-            self.others[id(part)] = Features(part, self.encoder)
-        known = self.others[id(part)]
-        features.encode_all([known], 1)
+        known = Features(part, self.encoder)
+        features.encode_all([known], 1, shared=False)
         for begin in range(0, len(part), CHUNK):
             plain, there = known.read(views.PLAIN, slice(begin, begin + CHUNK))
             if there.any():

@@ -115,6 +115,10 @@ class FeatureStore:
     def _file(self, view: int, kind: str = "features") -> Path:
         return self.path / f"v{view:02d}.{kind}"
 
+    def refresh(self) -> None:
+        """Read the keys again: other processes may have added some."""
+        self.known.clear()
+
     # ------------------------------------------------------------------------------- writing
 
     def append(self, view: int, digests: np.ndarray, features: np.ndarray) -> None:

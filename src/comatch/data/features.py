@@ -60,6 +60,12 @@ class Features:
         there[list(self.bad)] = True
         return np.flatnonzero(~there).tolist()
 
+    def know_of_others(self) -> None:
+        """Wait for the other ranks, and see what they have encoded and could not read."""
+        for bad in distributed.collect(self.bad):
+            self.bad |= bad
+        self.store.refresh()
+
     def read(self, view: int, rows: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Features [n, width] float16 of a view of these rows, and whether [n] each is there."""
         return self.store.read(view, self.digests[rows])
@@ -114,17 +120,19 @@ def encode_all(
     number: int,
     seconds: float | None = None,
     watch: Watch | None = None,
+    shared: bool = True,
 ) -> None:
     """Encode what the cache lacks of the first views of all images.
 
-    It stops after some seconds, or when asked to. Each rank encodes its share of the images.
+    It stops after some seconds, or when asked to. If the ranks have the same images, each encodes
+    its share.
     """
     watch = watch or Unwatched()
     began = time.monotonic()
     todo = [(part, group, part.missing(group)) for group in groups(number) for part in parts]
-    todo = [
-        (part, group, rows[distributed.rank() :: distributed.world()]) for part, group, rows in todo
-    ]
+    if shared:
+        rank, world = distributed.rank(), distributed.world()
+        todo = [(part, group, rows[rank::world]) for part, group, rows in todo]
     total = sum(len(group) * len(rows) for _, group, rows in todo)
     if total:
         for part in parts:
@@ -141,7 +149,9 @@ def encode_all(
             else:
                 continue
             break
-    distributed.any_rank(False)  # wait for the others
+    if shared:
+        for part in parts:
+            part.know_of_others()
 
 
 def count_views(features: Features, number: int) -> np.ndarray:  # [N]

@@ -1,5 +1,6 @@
 """From a recipe, a data set and a split to everything that training needs, on one device."""
 
+import functools
 import hashlib
 from typing import Any, NamedTuple
 
@@ -215,7 +216,8 @@ def as_encoder(recipe: Recipe, net: nn.Module, mean: Tensor, std: Tensor) -> Enc
     """A network whose weights stay as they are, under its name in the feature cache."""
     size = recipe.dataset.image_size
     name = f"{recipe.model.net}-{size}px-{identity(net, mean, std)}"
-    return Encoder(name, width_of(net), size, lambda: Engine(net, mean, std, size, mean.device))
+    load = functools.cache(lambda: Engine(net, mean, std, size, mean.device))
+    return Encoder(name, width_of(net), size, load)
 
 
 def identity(net: nn.Module, mean: Tensor, std: Tensor) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from comatch.commands.bench.stages import Report, silent
-from comatch.data import feature_store, view_reader, views
+from comatch.data import view_reader, views
 from comatch.data.features import Encoder, groups
 from comatch.data.image_folder import folder
 from comatch.device import synchronize
@@ -28,7 +28,7 @@ from comatch.nets import build_encoder
 from comatch.nets.encoders import Recommended
 from comatch.nets.engine import Engine, eager
 from comatch.training.recipe import Recipe
-from comatch.types import Files, Images
+from comatch.types import Files
 
 SECONDS = 5.0  # least time of each measurement
 BATCHES = 4  # of different images
@@ -152,13 +152,3 @@ def time_command(words: list[str], cache: Path) -> float:
     if done.returncode:
         raise UserError(f"comatch {' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
     return time.perf_counter() - began
-
-
-def fill_cache(root: Path, encoder: Encoder, images: Images, views_of_each: int) -> None:
-    """Random features instead of those of the images, to time training on many images."""
-    store = feature_store.FeatureStore(root, encoder.name, encoder.width)
-    digests = feature_store.digests(root, images)
-    random = np.random.default_rng(0)
-    for view in range(views_of_each):
-        features = random.standard_normal((len(digests), encoder.width), np.float32)
-        store.append(view, digests, features.astype(np.float16))

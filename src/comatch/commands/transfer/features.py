@@ -1,6 +1,6 @@
 """Features of images, computed once and stored in a file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from comatch import evaluation
 from comatch.commands.transfer.encoders import Encoder
 from comatch.data.streaming import in_pieces
 from comatch.files import write_file
+from comatch.nets.engine import Engine
 from comatch.training.signals import stoppable
 from comatch.types import Images, Part
 
@@ -75,8 +76,9 @@ def encode(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: b
         found: list[Tensor] = []
         features: list[Tensor] = []
         begin = 0
+        compute = feature_function(encoder)
         for images, labels in pieces(part.subset(missing), encoder, some=store.features is None):
-            features.append(evaluation.features(encoder.net, images, encoder.mean, encoder.std))
+            features.append(compute(images))
             found.append(labels)
             bar.advance(task, len(labels))
             enough = max(SAVE_AFTER, len(store.rows) // GROWTH)
@@ -89,6 +91,14 @@ def encode(store: Store, encoder: Encoder, part: Part, rows: Tensor, progress: b
                 raise KeyboardInterrupt
         if begin < len(missing):
             store.add(missing[begin:], found, features)
+
+
+def feature_function(encoder: Encoder) -> Callable[[Tensor], Tensor]:
+    """From uint8 images to features in float32: on a CPU with the engine that is fastest there."""
+    net, mean, std = encoder.net, encoder.mean, encoder.std
+    if mean.device.type == "cpu":
+        return Engine(net.encoder, mean, std, encoder.image_size, mean.device)
+    return lambda images: evaluation.features(net, images, mean, std)
 
 
 def pieces(part: Part, encoder: Encoder, some: bool) -> Iterator[tuple[Tensor, Tensor]]:
