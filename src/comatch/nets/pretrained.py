@@ -227,13 +227,13 @@ def check_timm(source: str, net: str) -> str:
         check_name(name, there, "weights of timm")
     config = seen_by_timm(name)
     repository = config.hf_hub_id  # None of a few, which timm gets from elsewhere
-    if repository == encoders.repository(full := f"{config.architecture}.{config.tag}"):
-        if not encoders.is_available(full):
-            raise UserError(
-                f"the weights of {full} are not on this machine, and {encoders.WEIGHT_FILES[0]} of "
-                f"{repository} cannot be downloaded from the Hugging Face Hub: name a file of them "
-                "with --init FILE"
-            )
+    full = f"{config.architecture}.{config.tag}"
+    if repository == encoders.repository(full) and not encoders.is_available(full):
+        raise UserError(
+            f"the weights {full} are not on this machine, and {encoders.WEIGHT_FILES[0]} of "
+            f"{repository} cannot be downloaded from the Hugging Face Hub: give a file of them, "
+            "--init FILE"
+        )
     return name
 
 
