@@ -23,7 +23,7 @@ from comatch.errors import UserError
 from comatch.evaluation import Evaluation
 from comatch.files import check_run_folder, read_summary
 from comatch.planning import Request, as_request, load_dataset
-from comatch.training.init_weights import check_exists
+from comatch.training.init_weights import check_available
 from comatch.training.loop import Interrupted, fit
 from comatch.training.progress import TrainingBar
 from comatch.training.run_folder import NothingToResumeError, Run, RunFolder, folder_of
@@ -117,7 +117,7 @@ def run_training(
         raise NothingToResumeError(folder)
     else:
         folder.check_free()
-        check_exists(recipe.model.init)
+        check_available(recipe.model)
         home = Path(request.data_dir or "data")
 
     distributed.publish(call, str(folder.path))

@@ -76,9 +76,10 @@ class Request:
             "seed": self.seed,
             "view_seconds": self.time,
         }
+        given = {key: value for key, value in given.items() if value is not None}
         if self.encoder not in (None, encoders.NONE):
-            given = encoders.settings_of(self.encoder) | {k: v for k, v in given.items() if v}
-        return {key: value for key, value in given.items() if value is not None}
+            given = encoders.settings_of(self.encoder) | given
+        return given
 
 
 def as_request(data: Any, options: Mapping[str, Any]) -> Request:

@@ -86,6 +86,7 @@ def workplace(tmp_path, trained, monkeypatch):
     torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "weights.pth")
     create = timm.create_model  # pretrained weights are not downloaded: random ones will do
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **o: create(name, **o))
+    monkeypatch.setattr("comatch.nets.encoders.is_available", lambda name: True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sources, "SOURCES", dict(sources.SOURCES))  # a page adds one
     return tmp_path

@@ -23,7 +23,7 @@ from comatch.device import choose_device, free_memory
 from comatch.evaluation import Evaluation, accuracy, temperature
 from comatch.files import write_text
 from comatch.planning import load_dataset
-from comatch.training.init_weights import check_exists
+from comatch.training.init_weights import check_available
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
 from comatch.training.recipe import Recipe
@@ -91,7 +91,7 @@ def plan_folds(
     folder: RunFolder, recipe: Recipe, folds: int, dataset: Dataset
 ) -> list[tuple[Recipe, RunFolder]]:
     """Recipe and folder of each fold. An impossible split is an error before the first run."""
-    check_exists(recipe.model.init)
+    check_available(recipe.model)
     folder.load_split(dataset, recipe)  # an error if the data changed
     jobs = []
     for part in range(1, folds + 1):
