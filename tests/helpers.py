@@ -18,6 +18,8 @@ from comatch.training.run_folder import RunFolder
 from comatch.training.signals import StopRequest
 from comatch.types import Batch
 
+LONG = os.environ.get("COMATCH_FAULTS") == "long"  # `make faults`: thousands of cases, not a few
+
 # The settings of a tiny CoMatch run: a few seconds on one core.
 TINY = {
     "image_size": 8,
@@ -31,6 +33,14 @@ TINY = {
     "log_every": 2,
     "eval_every": 4,
     "checkpoint_every": 3,
+}
+# Memories and heads of methods without labels that fit a few images.
+SMALL = {
+    "moco_v2": {"queue_size": 20, "norm_groups": 4},
+    "byol": {"hidden_dim": 16},
+    "swav": {"prototypes": 6, "hidden_dim": 16, "small_views": 2},
+    "pirl": {"negatives": 10},
+    "pcl": {"queue_size": 20, "norm_groups": 4, "clusters": 3, "clusterings": 2, "negatives": 4},
 }
 TINY_SHARED = {key: value for key, value in TINY.items() if key != "bank_size"}  # any method's
 

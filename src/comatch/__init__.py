@@ -7,11 +7,12 @@ from comatch import compiler_cache
 from comatch.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from comatch.api import evaluate, load, train
+    from comatch.api import evaluate, load, pretrain, train
     from comatch.commands.compare import compare
     from comatch.commands.cross_validation import cross_validate
     from comatch.commands.export import export
     from comatch.commands.hub import push
+    from comatch.commands.suggest.choose import suggest
     from comatch.estimator import Classifier
     from comatch.planning import Request
 
@@ -23,7 +24,9 @@ __all__ = [
     "evaluate",
     "export",
     "load",
+    "pretrain",
     "push",
+    "suggest",
     "train",
 ]
 
@@ -35,7 +38,9 @@ HOMES = {  # the module of each public name
     "evaluate": "api",
     "export": "commands.export",
     "load": "api",
+    "pretrain": "api",
     "push": "commands.hub",
+    "suggest": "commands.suggest.choose",
     "train": "api",
 }
 

@@ -1,15 +1,18 @@
-"""Train, load and evaluate, as functions. `comatch` offers them beside those of other commands.
+"""Train, pre-train, load and evaluate, as functions.
+
+`comatch` offers them beside those of other commands.
 
 run = comatch.train("digits", labels=40)
 classifier = comatch.load(run)
 classifier.predict(["a.png", "b.jpg"]).labels
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from comatch import distributed, evaluation, launch, planning
+from comatch import distributed, evaluation, launch, methods, planning
 from comatch.classifier import TrainedClassifier, load_classifier
 from comatch.commands import hub
 from comatch.data import in_memory
@@ -18,10 +21,10 @@ from comatch.data.streaming import in_pieces
 from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.evaluation import Evaluation
-from comatch.files import check_run_folder, read_json
-from comatch.planning import as_request, load_dataset
-from comatch.training.init_weights import check_exists
-from comatch.training.loop import fit
+from comatch.files import check_run_folder, read_summary
+from comatch.planning import Request, as_request, load_dataset
+from comatch.training.init_weights import check_available
+from comatch.training.loop import Interrupted, fit
 from comatch.training.progress import TrainingBar
 from comatch.training.run_folder import NothingToResumeError, Run, RunFolder, folder_of
 from comatch.types import Part
@@ -32,6 +35,8 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    pretrain: str | None = None,
+    pretrain_steps: int | None = None,
     **options: Any,
 ) -> Run:
     """Train a classifier and return its run folder.
@@ -43,8 +48,54 @@ def train(
     `out` must be empty. With `resume`, the unfinished run in it is continued, and a finished one
     returned; it is an error if there is none. Under torchrun, all processes train one classifier,
     and a run that torchrun starts again is continued.
+
+    With `pretrain`, a method without labels, the network learns without labels first: in the folder
+    `pretraining` of the run folder. `resume` continues whichever was stopped.
     """
     request = as_request(data, options)
+    if pretrain is not None:
+        request, out = pretrain_first(request, out, resume, pretrain, pretrain_steps)
+    return run_training(request, out, resume)
+
+
+def pretrain_first(
+    request: Request, out: str | Path | None, resume: bool, method: str, steps: int | None
+) -> tuple[Request, Path]:
+    """Pre-train the network that a request trains; return the request that starts from it."""
+    distributed.join()
+    if request.init or request.encoder not in (None, "none"):
+        raise UserError("--pretrain starts from random weights: leave --init and --encoder out")
+    request = replace(request, encoder="none")
+    folder = planning.pretraining_folder(request, out, resume)
+    first = planning.pretraining_request(request, method, steps)
+    again = resume and RunFolder(folder).exists()
+    if not again and not launch.restarts():
+        RunFolder(folder.parent).check_free()
+    try:
+        run_training(first, folder, again, pretraining=True)
+    except Interrupted as stop:
+        raise Interrupted(stop.step, folder.parent) from None
+    return replace(request, init=folder), folder.parent
+
+
+def pretrain(
+    data: str | Path | Request | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> Run:
+    """Learn an encoder from images without labels and return its run folder.
+
+    The arguments are those of `train`. `comatch.train(data, init=run.path)` continues with labels.
+    """
+    return run_training(as_request(data, options), out, resume, pretraining=True)
+
+
+def run_training(
+    request: Request, out: str | Path | None, resume: bool, pretraining: bool = False
+) -> Run:
+    """Train or pre-train: start, continue, or return what is finished."""
     distributed.join()
     restarted = not launch.several() and launch.restarts() > 0
     call = f"folder of {(request.data, request.labels, request.method, request.seed, out)}"
@@ -53,19 +104,20 @@ def train(
     device = choose_device(request.device)
     folder = RunFolder(Path(out)) if out else None
     if folder is None or not ((resume or again) and folder.exists()):
-        recipe = planning.plan(request, device)
+        recipe = planning.plan(request, device, pretraining)
         folder = folder or planning.default_folder(recipe, resume or again)
     if (resume or again) and folder.exists():
         recipe = folder.recipe()
+        methods.check_kind(recipe.method.method, pretraining)
         planning.check_same(folder, recipe, request)
         if folder.finished():
-            return Run(folder.path, read_json(folder.summary))
+            return Run(folder.path, read_summary(folder.summary))
         home = Path(request.data_dir) if request.data_dir else folder.data_dir()
     elif resume and not again and not (folder.path.exists() and request.data):
         raise NothingToResumeError(folder)
     else:
         folder.check_free()
-        check_exists(recipe.model.init)
+        check_available(recipe.model)
         home = Path(request.data_dir or "data")
 
     distributed.publish(call, str(folder.path))

@@ -124,7 +124,9 @@ class Classifier(
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """The features [N, width] of the encoder."""
         images = self._images(X)
-        features: np.ndarray = as_value_error(lambda: self.trained_.features(list(images))).numpy()
+        features: np.ndarray = as_value_error(
+            lambda: self.trained_.predict(list(images)).features
+        ).numpy()
         return features
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803

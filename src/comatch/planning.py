@@ -15,13 +15,13 @@ from comatch.data.config import Reading
 from comatch.data.in_memory import Given
 from comatch.data.splits import Split
 from comatch.data.summary import Summary
-from comatch.device import choose_precision
+from comatch.device import choose_device, choose_precision
 from comatch.errors import UserError, shortened
 from comatch.nets import encoders
 from comatch.nets.pretrained import is_timm
 from comatch.training.init_weights import channel_statistics, check_exists
 from comatch.training.recipe import Recipe
-from comatch.training.run_folder import RunFolder
+from comatch.training.run_folder import PRETRAINING, RunFolder
 from comatch.types import Dataset
 
 LISTED = 5  # images that a warning names
@@ -76,9 +76,10 @@ class Request:
             "seed": self.seed,
             "view_seconds": self.time,
         }
+        given = {key: value for key, value in given.items() if value is not None}
         if self.encoder not in (None, encoders.NONE):
-            given = encoders.settings_of(self.encoder) | {k: v for k, v in given.items() if v}
-        return {key: value for key, value in given.items() if value is not None}
+            given = encoders.settings_of(self.encoder) | given
+        return given
 
 
 def as_request(data: Any, options: Mapping[str, Any]) -> Request:
@@ -88,18 +89,35 @@ def as_request(data: Any, options: Mapping[str, Any]) -> Request:
     return Request(data, **options)
 
 
-def plan(request: Request, device: torch.device) -> Recipe:
+def plan(request: Request, device: torch.device, pretraining: bool = False) -> Recipe:
     """The recipe of a new run. An unknown name or an impossible value is an error."""
+    if request.method:
+        methods.check_kind(request.method, pretraining)
     given, gpu = request.overrides(), device.type == "cuda"
-    name = request.recipe or recipes.default_for(given.get("data", "digits"), gpu)
+    if pretraining and given.keys() & {"labels", "labels_file", "frozen", "view_seconds"}:
+        raise UserError("pre-training uses no label and no frozen encoder: leave these options out")
+    name = request.recipe or recipes.default_for(given.get("data", "digits"), gpu, pretraining)
     if request.recipe is None and "frozen" in given:
         name = recipes.ENCODED
     elif chooses_encoder(request, name) and (found := encoders.first_available(gpu)):
         name, given = recipes.ENCODED, encoders.settings_of(found.name) | given
+    elif "frozen" not in given:
+        given = pretrained_network(given.get("init")) | given
     planned = recipes.get(name, request.method)
+    methods.check_kind(planned.method.method, pretraining)  # of a recipe for the other
     given |= typed(planned, request.settings)
     planned = complete(replace(planned, **given), given)
     return replace(planned, precision=choose_precision(planned.precision, device))
+
+
+def pretrained_network(init: str | None) -> dict[str, Any]:
+    """The settings of the network of a run without labels, for a run that starts from it."""
+    folder = RunFolder(Path(init or ""))
+    if not init or is_timm(init) or not folder.model.exists():
+        return {}
+    described = folder.description()
+    named = ("net", "stem", "image_size")
+    return {key: described[key] for key in named} if described.get("pretraining") else {}
 
 
 def chooses_encoder(request: Request, recipe: str) -> bool:
@@ -127,8 +145,12 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
         recipe = replace(recipe, lr=optim.init_lr)
     if model.init and optim.init_steps and "steps" not in given:
         recipe = replace(recipe, steps=optim.init_steps)
-    if model.init and "optimizer" not in given:
+    if model.init and recipe.uses_labels and "optimizer" not in given:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
+    if not model.init and "head_lr" not in given:
+        recipe = replace(recipe, head_lr=None)  # a classifier learns faster than given features
+    if model.init_head_layers and (not model.init or model.frozen or not recipe.uses_labels):
+        raise UserError("init_head_layers is for fine-tuning from a run without labels: add --init")
     if model.frozen and not model.init:
         raise UserError("frozen=yes keeps the initial weights of the encoder: add --init")
     if not model.frozen and recipe.features.view_seconds:
@@ -145,6 +167,8 @@ def typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
     values = dict(settings) if isinstance(settings, Mapping) else parse(recipe, settings)
     if values.get("init"):
         values["init"] = absolute_weights(values["init"])
+    if values.get("teacher"):
+        values["teacher"] = str(Path(values["teacher"]).expanduser().absolute())
     return values
 
 
@@ -212,7 +236,16 @@ def read_named(reading: Reading, data_dir: Path, progress: bool, strict: bool) -
         size = None  # their own: the encoder sees them larger
     elif reading.encoded:
         stream = "yes"
-    return sources.load(config.data, data_dir, size, progress, labels_file, stream, strict)
+    return sources.load(
+        config.data,
+        data_dir,
+        size,
+        progress,
+        labels_file,
+        stream,
+        strict,
+        reading.labels_needed,
+    )
 
 
 def warn_of_unused(dataset: Dataset) -> None:
@@ -262,12 +295,43 @@ def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     """runs/digits-comatch-40-seed0, or with -2, -3, ... behind it where that is taken."""
     data, method = short_name(recipe.dataset.data), recipe.method_name
     labels = labels_text(recipe.dataset.labels).replace("%", "pct")
-    stem = f"{data}-{method}-{labels}-seed{recipe.seed}"
+    learned = f"{method}-{labels}" if recipe.uses_labels else method
+    stem = f"{data}-{learned}-seed{recipe.seed}"
     taken, path, number = None, Path("runs") / stem, 1
     while path.exists():
         number += 1
         taken, path = path, Path("runs") / f"{stem}-{number}"
     return RunFolder(taken if resume and taken else path)
+
+
+def pretraining_folder(request: Request, out: str | Path | None, resume: bool) -> Path:
+    """The folder of the part without labels in the run folder of a request."""
+    if out is not None:
+        return Path(out) / PRETRAINING
+    recipe = plan(request, choose_device(request.device))
+    return default_folder(recipe, resume).path / PRETRAINING
+
+
+def pretraining_request(request: Request, method: str, steps: int | None) -> Request:
+    """A request without labels for the network that another request trains."""
+    recipe = plan(request, choose_device(request.device))
+    model, dataset = recipe.model, recipe.dataset
+    return Request(
+        request.data,
+        method=method,
+        steps=steps,
+        seed=request.seed,
+        data_dir=request.data_dir,
+        device=request.device,
+        settings={
+            "net": model.net,
+            "stem": model.stem,
+            "image_size": dataset.image_size,
+            "flip": recipe.views.flip,
+            "stream": recipe.streaming.stream,
+        },
+        progress=request.progress,
+    )
 
 
 def name_of_data(data: str | Path | Given) -> str:

@@ -57,7 +57,7 @@ def classifier(run):
 @pytest.fixture(scope="module")
 def digits(run):
     recipe = RunFolder(run).recipe()
-    return load_dataset(recipe.dataset, recipe.streaming, Path("data")).test.images
+    return load_dataset(recipe.reading, Path("data")).test.images
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
-"""The command line: `comatch train | compare | evaluate | predict | export | report | ...`."""
+"""The command line: `comatch train | pretrain | compare | evaluate | predict | ...`."""
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -14,13 +15,16 @@ from comatch.cli import (
     encoders,
     evaluate,
     export,
+    label,
     methods,
     predict,
+    pretrain,
     push,
     recipes,
     report,
     reproduce,
     serve,
+    suggest,
     train,
     transfer,
 )
@@ -55,7 +59,10 @@ def comatch(
 
 
 for command in (  # in the order in which --help lists them
+    suggest.suggest,
+    label.label,
     train.train,
+    pretrain.pretrain,
     compare.compare,
     evaluate.evaluate,
     predict.predict,
@@ -77,10 +84,16 @@ app.add_typer(transfer.app, name="transfer")
 def main() -> None:
     """Run the command line. A user error is one line and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: warn(str(message))
+    warnings.filterwarnings("ignore", module="PIL")  # what cannot be read is named by us
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     compiler_cache.keep_bytecode()
     try:
-        if launch.several() and sys.argv[1:2] != ["train"]:
-            raise UserError("only `comatch train` runs in several processes: leave torchrun out")
+        if launch.several() and sys.argv[1:2] not in (["train"], ["pretrain"]):
+            raise UserError(
+                "only `comatch train` and `comatch pretrain` run in several processes: leave "
+                "torchrun out"
+            )
         app()
     except UserError as error:
         fail(str(error))

@@ -5,12 +5,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
 from rich.console import Console
 
 from comatch import launch
+from comatch.errors import printable
 
 out = Console()
 err = Console(stderr=True)
@@ -44,9 +46,26 @@ def resumable(*more: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def exit_stopped(step: int, folder: Path) -> NoReturn:
+    """After a stopped run: print the command that continues it, and exit with 130."""
+    if launch.rank() == 0:
+        err.print(f"stopped after step {step}; everything up to there is saved.")
+        err.print(f"Continue with: {resume_command(folder)}", soft_wrap=True, markup=False)
+    raise typer.Exit(130)
+
+
+def resume_command(folder: Path) -> str:
+    """The command that was entered, with the folder named and --resume added."""
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if not any(word == "--out" or word.startswith("--out=") for word in words):
+        words += ["--out", str(folder)] if "--baseline" not in words else []
+    start = "torchrun ... -m comatch " if launch.several() else "comatch "
+    return start + shlex.join([*words, "--resume"])
+
+
 def say(line: str) -> None:
     """Print a result in one line: a path in it is neither wrapped nor taken for markup."""
-    out.print(line, markup=False, soft_wrap=True)
+    out.print(printable(line), markup=False, soft_wrap=True)
 
 
 def print_docstring(text: str) -> None:
@@ -119,4 +138,4 @@ def print_error(message: str) -> None:
 def print_labelled(label: str, message: str) -> None:
     """Print one line to stderr: a path in it is neither wrapped nor taken for markup."""
     err.print(label, end=" ")
-    err.print(message, markup=False, highlight=False, soft_wrap=True)
+    err.print(printable(message), markup=False, highlight=False, soft_wrap=True)

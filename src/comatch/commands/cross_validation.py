@@ -21,9 +21,9 @@ from comatch.config import replace, require
 from comatch.data import in_memory, splits
 from comatch.device import choose_device, free_memory
 from comatch.evaluation import Evaluation, accuracy, temperature
-from comatch.files import write_file
+from comatch.files import write_text
 from comatch.planning import load_dataset
-from comatch.training.init_weights import check_exists
+from comatch.training.init_weights import check_available
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
 from comatch.training.recipe import Recipe
@@ -82,8 +82,7 @@ def cross_validate(
     scores = accuracy.score(predicted, len(dataset.classes))
     fitted, table = temperature.fit(p, labels), folder.path / "folds" / f"{folds}.csv"
     checked = CrossValidation(dataset.classes, names, predicted, scores, fitted, table)
-    text = evaluation_files.checks_csv(checked.checks)
-    write_file(table, lambda file: file.write(text.encode()))
+    write_text(table, evaluation_files.checks_csv(checked.checks))
     folder.describe("temperature", fitted)
     return checked
 
@@ -92,7 +91,7 @@ def plan_folds(
     folder: RunFolder, recipe: Recipe, folds: int, dataset: Dataset
 ) -> list[tuple[Recipe, RunFolder]]:
     """Recipe and folder of each fold. An impossible split is an error before the first run."""
-    check_exists(recipe.model.init)
+    check_available(recipe.model)
     folder.load_split(dataset, recipe)  # an error if the data changed
     jobs = []
     for part in range(1, folds + 1):
@@ -125,7 +124,7 @@ def predict_fold(folder: RunFolder, dataset: Dataset, device: torch.device) -> H
     if not isinstance(part, Files):
         return HeldOut(part.names, classifier.predict(part.images).probabilities, part.labels)
     paths = [part.root / name for name in part.names]
-    found = [p for _, p, _ in predict_files(classifier, paths)]
+    found = [one.probabilities for one in predict_files(classifier, paths)]
     rows = [row for row, p in enumerate(found) if p is not None]
     require(bool(rows), f"none of the {len(part)} labelled images of a fold can be read")
     readable = part.subset(torch.tensor(rows))

@@ -63,6 +63,7 @@ class Reading(NamedTuple):
     dataset: DataConfig
     streaming: StreamConfig
     encoded: bool  # only the features of a frozen encoder are in memory, not the images
+    labels_needed: bool = True  # not for pre-training
 
 
 def parse_fold(fold: str) -> tuple[int, int]:

@@ -11,14 +11,12 @@ If the images fit into memory, they are decoded before training; else they are r
 
 import difflib
 import hashlib
-import os
 import posixpath
 import re
 import stat
-import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,18 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from comatch.data.image_files import (
+    FORMATS_TEXT,
+    LABELS_CSV,
+    TEST_NAMES,
+    Layout,
+    below,
+    finder,
+    image_names,
+    labels_csv,
+    layout_of,
+    subfolders,
+)
 from comatch.data.images import ImageError, original_size, read_image
 from comatch.data.labels_file import UNLABELLED_NAMES, read_labels, read_list
 from comatch.data.names import check_images
@@ -37,10 +47,6 @@ from comatch.data.reader import Reader
 from comatch.errors import UserError, printable, shortened
 from comatch.types import UNLABELLED, Dataset, Files, Images, Part
 
-EXTENSIONS = frozenset([".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"])
-FORMATS_TEXT = "JPEG, PNG, WebP, BMP, GIF or TIFF"
-TEST_NAMES = ("test", "val", "valid", "validation")  # the first that has labels is the test part
-LABELS_CSV = "labels.csv"
 MOST_BYTES = 8 * 10**9  # of pixels in memory with stream=auto
 FEW = 500  # images that are decoded faster than worker processes start
 MOST_COMPARED = 50_000  # labelled files that are compared where images stay on disk
@@ -55,12 +61,14 @@ def folder(
     progress: bool = True,
     stream: str = "auto",
     strict: bool = False,
+    labels_needed: bool = True,
 ) -> Dataset:
     """The images below `path`, resized and cropped to `image_size`, with their labels.
 
     With a `labels_file`, its rows are the only labels, even if there are class sub-folders. With
     `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay on disk. Images
-    with two labels stay unlabelled; with `strict`, they are an error.
+    with two labels stay unlabelled; with `strict`, they are an error. Unless `labels_needed`, there
+    may be no label at all.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -68,25 +76,25 @@ def folder(
     if image_size is None:
         raise UserError(f"the images in {path} have no size of their own: give an image size")
 
-    layout = _layout(path)
-    names = _names(path, without=layout.others)
+    layout = layout_of(path)
+    names = image_names(path, without=layout.others)
     if not names:
         raise UserError(f"{path} has no images: put some in it ({FORMATS_TEXT})")
-    labels_file = labels_file or _labels_csv(path) or _labels_csv(layout.home)
-    labels = _labels_of(layout, names, labels_file)
-    classes = sorted(labels.classes, key=natural_order)
-    if len(classes) == 1:
+    labels_file = labels_file or labels_csv(path) or labels_csv(layout.home)
+    labels = _labels_of(layout, names, labels_file, labels_needed)
+    found = labels.classes if labels_needed else set(labels.known.values())
+    classes = sorted(found, key=natural_order)
+    if len(classes) == 1 and labels_needed:
         raise UserError(
             f"all labels in {labels_file or layout.home} are '{classes[0]}': "
             "give two classes or more"
         )
     # Errors in files and labels are found before decoding, which takes long.
-    test_names, test_labels = _test_part(path, layout.test, classes)
-    dataset = read_files(
-        Listing(path, names, labels, test_labels, classes), image_size, progress, stream, strict
-    )
+    test_names, test_labels = _test_part(path, layout.test if classes else None, classes)
+    listing = Listing(path, names, labels, test_labels, classes)
+    dataset = read_files(listing, image_size, progress, stream, strict, labels_needed)
     labelled = len(test_labels.known) + len(test_labels.conflicts)
-    if layout.test and (unlabelled := len(test_names) - labelled):
+    if layout.test and classes and (unlabelled := len(test_names) - labelled):
         dataset.skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
     return dataset
 
@@ -126,6 +134,7 @@ def read_files(
     progress: bool = True,
     stream: str = "auto",
     strict: bool = False,
+    labels_needed: bool = True,
 ) -> Dataset:
     """The listed images, in memory or on disk. Errors are found before decoding."""
     root, names, labels, test_labels, classes = listing
@@ -145,7 +154,8 @@ def read_files(
 
     train, skipped = load(names, labels)
     readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
-    _check_usable(root, classes, readable, labels)
+    if labels_needed:
+        _check_usable(root, classes, readable, labels)
     test = None
     if test_labels.known:
         test, more = load(sorted(test_labels.known), test_labels)
@@ -189,39 +199,11 @@ def two_labels(labels: Iterable[str]) -> str:
     return "two labels, " + " and ".join(f"'{label}'" for label in labels)
 
 
-class Layout(NamedTuple):
-    """Where the parts of a folder are."""
-
-    path: Path
-    home: Path  # the parent of the class folders
-    test: Path | None
-    others: list[Path]  # folders without training images
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of the names of images in `home`."""
-        return "" if self.home == self.path else f"{self.home.name}/"
-
-
-def _layout(path: Path) -> Layout:
-    """Class folders beside `test`; or in `train`, if all folders are named like parts."""
-    parts = {folder.name.lower(): folder for folder in _subfolders(path)}
-    if "train" not in parts or not set(parts) <= {"train", *TEST_NAMES, *UNLABELLED_NAMES}:
-        test = parts.get("test")
-        return Layout(path, path, test, [test] if test else [])
-    others = [parts[name] for name in TEST_NAMES if name in parts]
-    labelled = [part for part in others if _subfolders(part) or _labels_csv(part)]
-    test = next(iter(labelled or others), None)
-    if unused := [part.name for part in labelled if part != test]:
-        warnings.warn(f"{path / unused[0]} is not used: the test part is {test}", stacklevel=2)
-    return Layout(path, parts["train"], test, others)
-
-
 def _test_part(path: Path, test: Path | None, classes: list[str]) -> tuple[list[str], Labels]:
     """Names of the images of the test part, relative to `path`, and their labels."""
     if test is None:
         return [], Labels({}, {}, set())
-    names = _names(test, without=[path])
+    names = image_names(test, without=[path])
     labels = _labels_in(test, names, classes, f"{path} has no labelled image of it: label some")
     labels.known = {f"{test.name}/{name}": label for name, label in labels.known.items()}
     labels.conflicts = {f"{test.name}/{name}": c for name, c in labels.conflicts.items()}
@@ -230,7 +212,7 @@ def _test_part(path: Path, test: Path | None, classes: list[str]) -> tuple[list[
 
 def _labels_in(path: Path, names: list[str], classes: Sequence[str], hint: str) -> Labels:
     """The labels of images to evaluate on, which must be of these classes."""
-    labels_file = _labels_csv(path)
+    labels_file = labels_csv(path)
     labels = _labels_from(labels_file, path, names) if labels_file else _labels_by_folder(names)
     if unknown := sorted(labels.classes - set(classes), key=natural_order):
         raise UserError(f"{path} has the class '{unknown[0]}': {hint}, or remove it")
@@ -250,7 +232,7 @@ def labelled_files(path: Path, classes: Sequence[str]) -> Files:
     """
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give a folder of labelled images")
-    names = _names(path, without=[])
+    names = image_names(path, without=[])
     labels = _labels_in(path, names, classes, f"the run has {shortened(classes)}: rename it")
     if not labels.known:
         raise UserError(f"{path} has no labelled image: sort some into folders of their classes")
@@ -270,7 +252,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     check_images(paths)
     for path in paths:
         if path.is_dir():
-            found.update(_below(path))
+            found.update(below(path))
         else:
             found.add(path)
     if not found:
@@ -379,68 +361,15 @@ def _median_size(path: Path, names: Sequence[str]) -> tuple[int, int] | None:
     return width, height
 
 
-# ------------------------------------------------------------------------------ finding files
-
-
-def _below(top: Path, without: Collection[Path] = ()) -> list[Path]:
-    """Every image below `top`, following links.
-
-    A folder is entered once, even if several links lead to it, so loops end. Links are followed
-    last, so that a folder is entered under its own name.
-    """
-    found, seen = [], {_identity(folder) for folder in without}
-    folders, links = [top], list[Path]()
-    while folders or links:
-        here = (folders or links).pop()
-        try:
-            if (identity := _identity(here)) in seen:
-                continue
-            seen.add(identity)
-            for entry in os.scandir(here):
-                if _ignored(entry.name):
-                    continue
-                if entry.is_symlink() and os.path.isdir(entry.path):
-                    links.append(Path(entry.path))
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry.path))
-                elif os.path.splitext(entry.name)[1].lower() in EXTENSIONS:
-                    found.append(Path(entry.path))
-        except OSError as error:
-            raise UserError(
-                f"{here} cannot be read ({error.strerror}): allow it or move it away"
-            ) from error
-    return found
-
-
-def _names(top: Path, without: Collection[Path]) -> list[str]:
-    return sorted(path.relative_to(top).as_posix() for path in _below(top, without))
-
-
-def _subfolders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not _ignored(entry.name))
-
-
-def _ignored(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
 # ------------------------------------------------------------------------------------ labels
 
 
-def _labels_csv(path: Path) -> Path | None:
-    return path / LABELS_CSV if (path / LABELS_CSV).is_file() else None
-
-
-def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> Labels:
+def _labels_of(layout: Layout, names: list[str], labels_file: Path | None, needed: bool) -> Labels:
     """The labels of the training images: from a csv file, a list, or their folders."""
     by_folder = _labels_by_folder(names, layout.prefix)
     if labels_file is None:
-        _check_class_folders(layout.home, by_folder.classes)
+        if needed:
+            _check_class_folders(layout.home, by_folder.classes)
         return by_folder
     if listed := read_list(labels_file):
         return _labels_listed(labels_file, listed, names, by_folder.known)
@@ -492,7 +421,7 @@ def _labels_listed(
 
 def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "") -> Labels:
     """The labels of a csv file by the images' names, in any spelling."""
-    find = _finder(path, names, prefix)
+    find = finder(path, names, prefix)
     labels: dict[str, list[str]] = defaultdict(list)
     pairs, unknown = read_labels(csv_path), dict[str, None]()
     for written, label in pairs:
@@ -521,31 +450,6 @@ def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "")
     )
 
 
-def _finder(path: Path, names: list[str], prefix: str) -> Callable[[str], str | None]:
-    """A function from a path as written in a file to the name of the image.
-
-    It accepts either slash, `./`, accents in one or two characters, paths with or without the
-    prefix, absolute paths and links.
-    """
-
-    def plain(text: str) -> str:
-        return unicodedata.normalize("NFC", posixpath.normpath(text.replace("\\", "/")))
-
-    by_name = {plain(name.removeprefix(prefix)): name for name in names}
-    by_name |= {plain(name): name for name in names}
-    by_name |= {name: name for name in names}  # a name as it is comes before its other spellings
-    by_file: dict[str, str] = {}
-
-    def find(written: str) -> str | None:
-        if name := by_name.get(written) or by_name.get(plain(written)):
-            return name
-        if not by_file:
-            by_file.update((os.path.realpath(path / name), name) for name in names)
-        return by_file.get(os.path.realpath(path / written.replace("\\", "/")))
-
-    return find
-
-
 def _check_class_folders(path: Path, classes: set[str]) -> None:
     """Without a csv file, sub-folders are the classes. There must be some, and none empty."""
     if not classes:
@@ -558,7 +462,7 @@ def _check_class_folders(path: Path, classes: set[str]) -> None:
             f"the sub-folders of {path} ({', '.join(sorted(classes))}) are parts, not classes: "
             "put class folders in train, and in val or test those of the test part"
         )
-    for sub in _subfolders(path):
+    for sub in subfolders(path):
         if sub.name not in classes and sub.name.lower() not in ("test", *UNLABELLED_NAMES):
             raise UserError(f"class '{sub.name}' has no image: put some in {sub} or remove it")
 

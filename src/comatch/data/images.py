@@ -3,6 +3,7 @@
 This module does not import PyTorch, so that worker processes start fast.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -16,6 +17,28 @@ MANY_PIXELS = 2**24  # from here on, an image is converted and reduced in strips
 STRIP = 2**22  # pixels
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # decoders of other formats are not used
 ORIENTATION = ExifTags.Base.Orientation
+
+
+class Room:
+    """Memory that threads share: who finds too little of it waits for the others."""
+
+    def __init__(self, size: int) -> None:
+        self.free, self.changed = size, threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= size)
+            self.free -= size
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += size
+                self.changed.notify_all()
+
+
+MEMORY = Room(10**9)  # bytes of all images that are decoded at once; each needs less
 
 
 class ImageError(Exception):
@@ -86,9 +109,18 @@ def _opened(source: Path | bytes, size: int, most: int | None = None) -> Iterato
             _check_pixels(image, most)
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
             _check_pixels(image, MOST_PIXELS)
-            yield image
+            with MEMORY.taken(_bytes(image)):
+                yield image
     except Exception as error:  # a damaged file can cause any error
         raise ImageError(_why(error, source)) from error
+
+
+def _bytes(image: Image.Image) -> int:
+    """The memory that decoding and converting an image takes, at most."""
+    pixels = image.width * image.height
+    if pixels > MANY_PIXELS:
+        return 4 * pixels + 32 * STRIP
+    return pixels * (32 if image.mode.startswith(("I", "F")) else 16)
 
 
 def _check_pixels(image: Image.Image, most: int | None) -> None:

@@ -10,14 +10,14 @@ averaged, and `after_step` gathers the rows to remember. A loss that is a mean o
 nothing more. A loss that relates images of the batch to each other gathers them by `distributed`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from comatch import distributed
-from comatch.config import MethodConfig
+from comatch.config import MethodConfig, NamedConfig
 from comatch.memory import Ema
 from comatch.nets.network import Network
 from comatch.types import AllImages, Batch, Task
@@ -37,11 +37,13 @@ class Step(NamedTuple):
 class Method(nn.Module):
     """A network, its memory, and the loss of a batch."""
 
-    views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled image, in order
-    rotates_images: ClassVar[bool] = False  # in forward, so cached features cannot replace images
+    views: tuple[str, ...] = ()  # augmentations of each unlabelled image, in order
+    uses_labels: ClassVar[bool] = True  # if not, x and y of its batches are empty
+    rotates_images: ClassVar[bool] = False  # or needs them: cached features cannot replace images
     labelled_too: ClassVar[bool] = False  # labelled images are among the unlabelled ones too
     exact_float32: ClassVar[bool] = False  # float32 is never rounded to TF32 on a GPU
-    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    Config: ClassVar[type[NamedConfig]] = MethodConfig
+    ema: Any  # an Ema, or None of a method without one
     step: Tensor  # [] optimiser steps taken
     config: Any  # an instance of Config
 
@@ -67,9 +69,15 @@ class Method(nn.Module):
         return decay
 
     @property
+    def networks(self) -> list[Any]:
+        """The network, and its average if there is one."""
+        return [self.net] if self.ema is None else [self.net, self.ema.net]
+
+    @property
     def evaluated(self) -> Network:
         """The network that is evaluated and saved: the EMA model, or the network itself."""
-        return self.net if self.config.evaluate == "raw" else self.ema.net  # type: ignore[return-value]
+        network: Network = self.networks[0 if self.config.evaluate == "raw" else 1]
+        return network
 
     @property
     def evaluated_weights(self) -> str:
@@ -81,10 +89,15 @@ class Method(nn.Module):
         """The logits of each view. One forward over all, because batch norm needs them together."""
         return self.net(torch.cat(views)).logits.split([len(view) for view in views])
 
-    @classmethod
-    def needs_all_images(cls) -> bool:
-        """Whether the method has a `before_step`, whose argument is all images."""
-        return cls.before_step is not Method.before_step
+    @torch.no_grad()
+    def features(self, inputs: Iterable[Tensor]) -> Tensor:
+        """f(x) [N, D]; the inputs come in chunks."""
+        with self.net.eval_mode():
+            return torch.cat([self.net(x).features for x in inputs])
+
+    def needs_all_images(self) -> bool:
+        """Whether the method uses its `before_step`, whose argument is all images."""
+        return type(self).before_step is not Method.before_step
 
     def before_step(self, step: int, everything: AllImages) -> None:
         """Called before each step with its number. Buffers must be written in place."""
@@ -98,5 +111,6 @@ class Method(nn.Module):
             parts = parts if isinstance(parts, tuple) else (parts,)
             # Each part from all ranks, so every rank has the same memory, ordered as on one rank.
             getattr(self, name).push(*map(distributed.gather, parts))
-        self.ema.update(self.net, self.decay)
+        if self.ema is not None:
+            self.ema.update(self.net, self.decay)
         self.step.add_(1)

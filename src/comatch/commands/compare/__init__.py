@@ -23,7 +23,7 @@ from comatch.data import splits
 from comatch.data.splits import Split
 from comatch.device import choose_device, free_memory
 from comatch.errors import TOO_LITTLE_MEMORY, UserError
-from comatch.files import locked, read_json, write_texts
+from comatch.files import expecting, locked, read_json, read_sessions, write_texts
 from comatch.methods import METHODS, config
 from comatch.planning import (
     Request,
@@ -307,7 +307,8 @@ def origins(jobs: Sequence[Job]) -> list[str]:
     lines = []
     for job in jobs:
         if (job.finished or job.failure) and job.folder.environment.exists():
-            session = read_json(job.folder.environment)["sessions"][-1]
-            comatch, python = session["packages"]["comatch"], session["python"]
-            lines.append(f"{origin(session)}, comatch {comatch}, Python {python}")
+            with expecting(job.folder.environment):
+                session = read_sessions(job.folder.environment)[-1]
+                comatch, python = session["packages"]["comatch"], session["python"]
+                lines.append(f"{origin(session)}, comatch {comatch}, Python {python}")
     return list(dict.fromkeys(lines))
