@@ -1,8 +1,9 @@
 """Classifiers on the Hugging Face hub, in the layout of its model mixins.
 
-    config.json          classes, sizes and preprocessing of the network, as in model.json
-    model.safetensors    the weights
-    README.md            the model card
+    config.json                 classes, sizes and preprocessing of the network, as in model.json
+    model.safetensors           the weights
+    known_images.safetensors    features of labelled images, which `fit` is computed from
+    README.md                   the model card
 
 Nothing in a repository is executed.
 """
@@ -55,7 +56,7 @@ def download(name: str) -> RunFolder:
         found = snapshot_download(
             repo,
             revision=revision or None,
-            allow_patterns=["config.json", "model.safetensors"],
+            allow_patterns=["config.json", "*.safetensors"],
             library_name="comatch",
         )
     return RunFolder(Path(found))
@@ -65,7 +66,9 @@ def package(run: RunFolder, folder: Path, repo: str) -> None:
     """Write the files of a repository."""
     run.read_weights()  # a damaged or missing file is found here, not by those who load it
     described = run.description()
-    shutil.copyfile(run.weights, folder / "model.safetensors")
+    for file in (run.weights, run.known_images):
+        if file.exists():
+            shutil.copyfile(file, folder / file.name)
     write_texts(
         folder,
         {
