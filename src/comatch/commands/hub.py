@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from comatch.errors import UserError
-from comatch.files import write_texts
+from comatch.files import read_json, write_checked, write_text
 from comatch.training.run_folder import Run, RunFolder, folder_of
 
 PREFIX = "hf://"
@@ -69,13 +69,8 @@ def package(run: RunFolder, folder: Path, repo: str) -> None:
     for file in (run.weights, run.known_images):
         if file.exists():
             shutil.copyfile(file, folder / file.name)
-    write_texts(
-        folder,
-        {
-            "config.json": json.dumps({**described, "library_name": "comatch"}, indent=2) + "\n",
-            "README.md": card(run, described, repo),
-        },
-    )
+    write_checked(folder / "config.json", {**described, "library_name": "comatch"})
+    write_text(folder / "README.md", card(run, described, repo))
 
 
 def card(run: RunFolder, described: dict[str, Any], repo: str) -> str:
@@ -88,7 +83,9 @@ def card(run: RunFolder, described: dict[str, Any], repo: str) -> str:
         tags=["comatch", "semi-supervised-learning"],
     )
     own = run.path / CARD
-    body = own.read_text() if own.exists() else f"# {repo}\n\n{facts(run, described)}"
+    body = (
+        own.read_text(encoding="utf-8") if own.exists() else f"# {repo}\n\n{facts(run, described)}"
+    )
     return f"---\n{data.to_yaml()}\n---\n\n{body}\n\n## Use\n\n{USAGE.format(repo=repo)}\n"
 
 
@@ -100,7 +97,7 @@ def facts(run: RunFolder, described: dict[str, Any]) -> str:
         f"- network: {described['net']}, images of {described['image_size']} pixels",
     ]
     if run.summary.exists():
-        summary = json.loads(run.summary.read_text())
+        summary = read_json(run.summary)
         lines += [
             f"- method: {summary['method']}",
             f"- learned from {summary['labels']:,} labels and {summary['unlabelled']:,} "
