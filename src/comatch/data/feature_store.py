@@ -271,10 +271,7 @@ NOT_DAMAGE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
 }
 
 
@@ -314,7 +311,7 @@ def opened(root: Path) -> Iterator[sqlite3.Connection]:
 def remove_index(root: Path) -> None:
     """Remove a damaged index: it only saves reading, and is made anew."""
     try:
-        for name in (INDEX, f"{INDEX}-journal"):
+        for name in (INDEX, f"{INDEX}-journal", f"{INDEX}-wal", f"{INDEX}-shm"):
             (root / name).unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(root, error) from None

@@ -4,10 +4,12 @@ This module does not import PyTorch, so that worker processes start fast.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -39,6 +41,8 @@ class Room:
 
 
 MEMORY = Room(10**9)  # bytes of all images that are decoded at once; each needs less
+ONE = threading.Lock()  # held while a large image is decoded
+Read = TypeVar("Read")
 
 
 class ImageError(Exception):
@@ -47,22 +51,22 @@ class ImageError(Exception):
 
 def read_image(path: Path, size: int, position: float = 0.5) -> np.ndarray:  # [3, size, size]
     """Decode, resize and crop one image to uint8, or raise `ImageError`."""
-    with _opened(path, size) as image:
-        return square(image, size, position)
+    return _read(path, size, lambda image: square(image, size, position))
 
 
 def read_whole(path: Path, size: int, room: int) -> np.ndarray | None:  # [H, W, 3] uint8
     """Decode one image upright in RGB, without resizing; None if it has more than `room` bytes."""
-    with _opened(path, size) as image:
-        if 3 * image.width * image.height > room:
-            return None
-        return np.asarray(_rgb(_upright(image)))
+
+    def whole(image: Image.Image) -> np.ndarray | None:
+        fits = 3 * image.width * image.height <= room
+        return np.asarray(_rgb(_upright(image))) if fits else None
+
+    return _read(path, size, whole)
 
 
 def read_rgb(path: Path, size: int) -> Image.Image:
     """Decode one image upright in RGB. Of a large one, the shorter side is about twice `size`."""
-    with _opened(path, size) as image:
-        return bounded(image, size)
+    return _read(path, size, lambda image: bounded(image, size))
 
 
 def bounded(image: Image.Image, size: int) -> Image.Image:
@@ -94,13 +98,20 @@ def read_upload(content: bytes, size: int, side: int, most: int) -> np.ndarray: 
     It is resized to a square of `side` pixels, of which the central `size` are kept.
     """
     margin = (side - size) // 2
-    with _opened(content, side, most) as image:
-        return square(image, side)[:, margin : margin + size, margin : margin + size]
+    whole = _read(content, side, lambda image: square(image, side), most)
+    return whole[:, margin : margin + size, margin : margin + size]
 
 
-@contextmanager
-def _opened(source: Path | bytes, size: int, most: int | None = None) -> Iterator[Image.Image]:
-    """An image file, or its content. `most` limits its pixels before a JPEG is reduced."""
+def _read(
+    source: Path | bytes,
+    size: int,
+    decode: Callable[[Image.Image], Read],
+    most: int | None = None,
+) -> Read:
+    """What `decode` makes of an image file, or of its content.
+
+    `most` limits its pixels before a JPEG is reduced.
+    """
     try:
         if isinstance(source, Path) and source.exists() and not source.is_file():
             raise ImageError("not a file")  # opening a pipe would block
@@ -109,18 +120,26 @@ def _opened(source: Path | bytes, size: int, most: int | None = None) -> Iterato
             _check_pixels(image, most)
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
             _check_pixels(image, MOST_PIXELS)
+            if image.width * image.height > MANY_PIXELS:
+                return _alone(decode, image)
             with MEMORY.taken(_bytes(image)):
-                yield image
+                return decode(image)
     except Exception as error:  # a damaged file can cause any error
         raise ImageError(_why(error, source)) from error
 
 
+def _alone(decode: Callable[[Image.Image], Read], image: Image.Image) -> Read:
+    """Decode a large image while no other one is, and in a new thread.
+
+    A thread keeps memory that it has used, so many threads would keep gigabytes.
+    """
+    with ONE, ThreadPoolExecutor(1) as thread:
+        return thread.submit(decode, image).result()
+
+
 def _bytes(image: Image.Image) -> int:
     """The memory that decoding and converting an image takes, at most."""
-    pixels = image.width * image.height
-    if pixels > MANY_PIXELS:
-        return 4 * pixels + 32 * STRIP
-    return pixels * (32 if image.mode.startswith(("I", "F")) else 16)
+    return image.width * image.height * (32 if image.mode.startswith(("I", "F")) else 16)
 
 
 def _check_pixels(image: Image.Image, most: int | None) -> None:
