@@ -25,7 +25,7 @@ CHUNK = 1024
 
 def sampled(images: int) -> slice:
     """At most `MOST` of so many images, evenly over their order."""
-    return slice(None, None, -(-images // MOST))
+    return slice(None, None, max(1, -(-images // MOST)))
 
 
 class KnownImages:
