@@ -44,6 +44,8 @@ finally:
         (["predict", "run", "nowhere.png"], 2),
         (["export", "nowhere"], 2),
         (["report", "nowhere"], 2),
+        (["report", "run", "--html", "report.pdf"], 2),
+        (["report", "nowhere", "--html", "report.html"], 2),
     ],
 )
 def test_torch_is_not_loaded(trained, words, code):
