@@ -1,6 +1,7 @@
 """Measure how well four scores find images of unknown classes, and what they cost in accuracy.
 
-    python benchmarks/out_of_distribution.py HOST UNKNOWN FILE.csv [--recipe photos --init FILE ...]
+    python benchmarks/out_of_distribution.py measure FILE.csv HOST UNKNOWN [--init FILE ...]
+    python benchmarks/out_of_distribution.py table FILE.csv
 
 HOST is a folder with a sub-folder of images for each class. UNKNOWN is a folder of other images, or
 `classes`: then three in ten classes of HOST are left out and become unknown. A classifier is
@@ -17,6 +18,7 @@ seed, with the area under the ROC curve (AUROC) of
 import argparse
 import csv
 import random
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from torch import Tensor
 import comatch
 from comatch.classifier import TrainedClassifier
 from comatch.data.image_folder import find_images
+from comatch.tables import to_markdown
 
 UNKNOWN_SHARE = 0.3
 TEST_SHARE = 0.25
@@ -38,18 +41,22 @@ CHUNK = 256
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("host", type=Path)
-    parser.add_argument("unknown")
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--recipe", default="photos")
-    parser.add_argument("--init")
-    parser.add_argument("--labels", type=int, default=10, help="of each class")
-    parser.add_argument("--each", type=int, default=100, help="images of each class, at most")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--set", nargs="*", default=[], dest="settings")
-    parser.add_argument("--clean", action="store_true", help="no unknown image in the pool")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("measure", "table"):
+        commands.add_parser(name).add_argument("table", type=Path)
+    one = commands.choices["measure"]
+    one.add_argument("host", type=Path)
+    one.add_argument("unknown")
+    one.add_argument("--recipe", default="photos")
+    one.add_argument("--init")
+    one.add_argument("--labels", type=int, default=10, help="of each class")
+    one.add_argument("--each", type=int, default=100, help="images of each class, at most")
+    one.add_argument("--steps", type=int)
+    one.add_argument("--seeds", type=int, nargs="+", default=[0])
+    one.add_argument("--set", nargs="*", default=[], dest="settings")
     options = parser.parse_args()
+    if options.command == "table":
+        return print(markdown(options.table))
     for seed in options.seeds:
         row = measure(options, seed)
         new = not options.table.exists()
@@ -59,6 +66,33 @@ def main() -> None:
                 table.writeheader()
             table.writerow(row)
         print(row, flush=True)
+
+
+COLUMNS = {
+    "accuracy": "accuracy %",
+    "auroc_msp": "AUROC %, MSP",
+    "auroc_energy": "energy",
+    "auroc_knn": "nearest",
+    "auroc_fit": "fit",
+    "unknown_above_95": "unknown with probability above 95 %",
+    "unknown_rejected": "unknown rejected %",
+    "known_rejected": "known rejected %",
+}
+
+
+def markdown(table: Path) -> str:
+    """A line for each pair of folders: the means over the seeds, in per cent."""
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    with table.open(newline="") as file:
+        for row in csv.DictReader(file):
+            groups.setdefault((row["host"], row["unknown"]), []).append(row)
+    lines = [["classes of", "unknown", *COLUMNS.values(), "seeds"]]
+    for (host, unknown), rows in groups.items():
+        means = [statistics.mean(100 * float(row[name]) for row in rows) for name in COLUMNS]
+        unknown = {"classes": "left-out classes"}.get(unknown, unknown)
+        seeds = ", ".join(row["seed"] for row in rows)
+        lines.append([host, unknown, *(f"{mean:.1f}" for mean in means), seeds])
+    return to_markdown(lines)
 
 
 def measure(options: argparse.Namespace, seed: int) -> dict[str, object]:
@@ -84,8 +118,7 @@ def measure(options: argparse.Namespace, seed: int) -> dict[str, object]:
     scale = min(1.0, len(others) / sum(wanted))
     in_test, in_pool = (round(scale * number) for number in wanted)
     unknown = others[:in_test]
-    if not options.clean:
-        pool += others[in_test : in_test + in_pool]
+    pool += others[in_test : in_test + in_pool]
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -126,7 +159,7 @@ def measure(options: argparse.Namespace, seed: int) -> dict[str, object]:
         "recipe": options.recipe,
         "labels": sum(map(len, labelled.values())),
         "pool": len(pool),
-        "unknown_in_pool": 0 if options.clean else in_pool,
+        "unknown_in_pool": in_pool,
         "test": len(test),
         "unknown_in_test": len(unknown),
         "seed": seed,

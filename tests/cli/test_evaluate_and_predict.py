@@ -69,7 +69,7 @@ def test_predict_writes_a_csv_file(cli, run, images):
     with open("predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 31
-    assert list(rows[0]) == ["path", "label", "probability", "lying", "standing"]
+    assert list(rows[0]) == ["path", "label", "probability", "fit", "lying", "standing"]
     for row in rows:
         shares = {name: float(row[name]) for name in ("lying", "standing")}
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)

@@ -47,6 +47,8 @@ finally:
         (["serve", "run", "--host", "0.0.0.0"], 2),
         (["push", "run", "name"], 2),
         (["report", "nowhere"], 2),
+        (["report", "run", "--html", "report.pdf"], 2),
+        (["report", "nowhere", "--html", "report.html"], 2),
     ],
 )
 def test_torch_is_not_loaded(trained, words, code):

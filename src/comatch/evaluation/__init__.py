@@ -4,7 +4,6 @@ from comatch.evaluation import temperature
 from comatch.evaluation.accuracy import (
     Evaluation,
     Scores,
-    both,
     evaluate,
     features,
     outputs,
@@ -15,7 +14,6 @@ from comatch.evaluation.accuracy import (
 __all__ = [
     "Evaluation",
     "Scores",
-    "both",
     "evaluate",
     "features",
     "outputs",

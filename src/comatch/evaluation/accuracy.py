@@ -21,13 +21,6 @@ def predict(net: Network, inputs: Tensor) -> Tensor:
         return F.softmax(net(inputs).logits, dim=1).cpu()
 
 
-def both(net: Network, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) [n, width] and p(y|x) [n, C] of inputs, in evaluation mode, on the CPU."""
-    with net.eval_mode(), torch.no_grad():
-        found = net(inputs)
-        return found.features.cpu(), F.softmax(found.logits, dim=1).cpu()
-
-
 def probabilities(
     net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512
 ) -> Tensor:

@@ -7,7 +7,8 @@ and often with a high probability. Its features are far from those of the labell
     fit(x) = (1 + number of held-out images with a distance of at least d(x)) / (1 + their number)
 
 So of images like the held-out ones, a share of r has a fit of at most r (a conformal p-value).
-Unlabelled images are not compared with: some of them may be out-of-distribution.
+Held out are validation images, or else each labelled image in turn. Unlabelled images have no part
+in this: some of them may be out-of-distribution, and a network is confident about these too.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ CHUNK = 1024
 
 def sampled(images: int) -> slice:
     """At most `MOST` of so many images, evenly over their order."""
-    return slice(None, None, -(-images // MOST))
+    return slice(None, None, max(1, -(-images // MOST)))
 
 
 class KnownImages:

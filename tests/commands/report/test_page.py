@@ -27,6 +27,7 @@ from comatch.data.copies import near_pairs
 from comatch.types import Dataset, Images
 from helpers import TINY, assert_one_line_error, make_images, read_json
 
+pytestmark = pytest.mark.slow
 EVIL = "<script>document.title='changed'</script>"
 
 

@@ -17,7 +17,6 @@ from comatch.errors import UserError
 from comatch.evaluation.known_images import KnownImages
 from comatch.files import read_json
 from comatch.planning import load_dataset
-from comatch.training.out_of_distribution import CONFIDENT
 from comatch.training.run_folder import RunFolder
 from comatch.types import UNLABELLED, Dataset, Files, Images, Part
 
@@ -82,9 +81,8 @@ def rated(answers: Answers, known: KnownImages | None) -> Answers:
     """The answers with the fit of each image, also of a run of a version without it."""
     labelled = answers.rows(LABELLED)
     if known is None and len(labelled):
-        free = answers.rows(NOT_LABELLED)
-        free = free[answers.confidence[free] > CONFIDENT]
-        known = KnownImages.learn(answers.features[labelled], answers.features[free])
+        held_out = answers.rows(HELD_OUT)
+        known = KnownImages.learn(answers.features[labelled], answers.features[held_out])
     if known is None:
         return answers
     features = answers.features
