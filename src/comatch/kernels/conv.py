@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("conv3x3.cu")
 TEAMS, WARPS, ROWS = 4, 4, 8  # teams of a block, warps of a team, rows of a tile
 STAGGER = 1500  # ns
 # PyTorch's loader of kernels is private. Older versions have other names and other results.
-LOADS_KERNELS = torch.__version__ >= (2, 11)
+LOADS_KERNELS = torch.torch_version.TorchVersion(torch.__version__) >= "2.11"
 
 
 @functools.cache
