@@ -4,13 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: run test check faults browser lint docs setup clean help
+LOWEST := .venv-lowest
+
+.PHONY: run test test-lowest check faults browser lint docs setup clean help
 
 run: setup  ## train on 1,797 digits with 40 labels: CoMatch, and the same network on the labels alone
 	$(BIN)/comatch train digits --labels 40 --baseline
 
 test: setup lint  ## run lint and all tests
 	$(BIN)/python -m pytest $(PARALLEL)
+
+test-lowest:  ## run all tests with the lowest versions of the dependencies, in .venv-lowest
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tests/lowest_versions.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/lowest.txt --editable ".[dev]"
+	$(LOWEST)/bin/python -m pytest $(PARALLEL)
 
 check: setup lint  ## run lint and the tests that train nothing, in less than a minute
 	$(BIN)/python -m pytest $(PARALLEL) -q -m "not slow"
@@ -39,7 +47,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean:  ## remove .venv and everything that was built
-	rm -rf $(VENV) build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(LOWEST) build *.egg-info src/*.egg-info
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -141,7 +141,7 @@ def test_a_fixed_number_of_batches_is_read_in_advance(parts, monkeypatch):
         feed.before_step(step)
         assert sum(sent) == (step + 4) * 12
         assert len(feed.pending) == 3
-    monkeypatch.setattr(module, "CHUNK", 3)  # a batch may be several chunks
+    monkeypatch.setattr(module, "READ_CHUNK", 3)  # a batch may be several chunks
     sent.clear()
     feed.before_step(5)
     assert sent == [3, 1, 3, 3, 2]

@@ -132,7 +132,7 @@ class CoMatch(Method):
         loss = loss_x + c.lambda_cls * loss_cls + c.lambda_ctr * loss_ctr
 
         metrics = {"loss_x": loss_x, "loss_cls": loss_cls, "loss_ctr": loss_ctr}
-        metrics |= selected.metrics
+        metrics.update(selected.metrics)
         # The bank stores p before smoothing, and the labels of labelled images.
         remember: dict[str, Remembered] = {
             "bank_p": (F.one_hot(batch.y, self.classes).to(p.dtype), p),

@@ -37,8 +37,9 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> Table:
     title = f"{rows[0].data} with {rows[0].labels:,} labels"
     # Narrow: the columns of a report fit into a terminal of 80 columns.
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in head:
-        table.add_column(name, no_wrap=name in WHOLE)
+    for name, *cells in zip(head, *lines, strict=True):
+        words = " ".join((name, *cells)).split()
+        table.add_column(name, no_wrap=name in WHOLE, min_width=min(14, max(map(len, words))))
     for line in lines:
         table.add_row(*line)
     return table
