@@ -20,6 +20,7 @@ from comatch.evaluation.known_images import KnownImages
 from comatch.nets import Network
 from comatch.nets.engine import Engine
 from comatch.training.run_folder import RunFolder
+from comatch.training.trained import load_network
 
 MANY = 200  # images from which converting the network is worth its two seconds
 
@@ -44,7 +45,7 @@ class FilePrediction(NamedTuple):
     fit: float | None = None
 
 
-class Classifier:
+class TrainedClassifier:
     """A trained network with its classes and preprocessing."""
 
     def __init__(
@@ -64,11 +65,15 @@ class Classifier:
         self.known_images = known_images
         self.engine: Engine | None = None
 
-    def expect(self, images: int) -> None:
-        """Get ready for so many images. For many on a CPU, the network is converted first."""
+    def expect(self, images: int, at_once: int | None = None) -> None:
+        """Get ready for so many images. For many on a CPU, the network is converted first.
+
+        It then computes `at_once` images together, and no fewer: few of them arrive at a server.
+        """
         if images >= MANY and self.mean.device.type == "cpu" and self.engine is None:
             device = self.mean.device
-            self.engine = Engine(Outputs(self.net), self.mean, self.std, self.image_size, device)
+            outputs, size = Outputs(self.net), self.image_size
+            self.engine = Engine(outputs, self.mean, self.std, size, device, at_once)
 
     def predict(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Predictions:
         """Classifies one image or several.
@@ -130,41 +135,16 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
     return middle(square(image, resize), size)
 
 
-def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
+def load_classifier(folder: RunFolder, device: torch.device) -> TrainedClassifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
-    weights, described = folder.read_weights(), folder.description()
-    with files.expecting(folder.model):
-        net, weights = build_network(described, weights)
-    try:
-        net.load_state_dict(weights)
-    except RuntimeError:
-        raise UserError(
-            f"{folder.weights} does not fit {folder.model}: damaged run folder"
-        ) from None
-    stored = folder.read_known_images()
+    net, stored = load_network(folder), folder.read_known_images()
     known = KnownImages.of(stored) if stored else None
     with files.expecting(folder.model):
-        return Classifier(net, described, device, known)
-
-
-def build_network(
-    described: dict[str, Any], weights: dict[str, Tensor]
-) -> tuple[Network, dict[str, Tensor]]:
-    """The network of a description, and the weights as it names them."""
-    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    activation = described.get("head_activation", "leaky_relu")
-    heads = len(described["classes"]), described["embedding_dim"]
-    if components := described.get("components", 0):
-        net = build_frozen(encoder, components, *heads, activation)
-    elif described.get("frozen", False):
-        return build_frozen_0_1(encoder, weights, *heads)
-    else:
-        net = Network(encoder, *heads, activation)
-    return net, weights
+        return TrainedClassifier(net, folder.description(), device, known)
 
 
 def predict_files(
-    classifier: Classifier, paths: Sequence[Path], chunk: int = 256
+    classifier: TrainedClassifier, paths: Sequence[Path], chunk: int = 256
 ) -> Iterator[FilePrediction]:
     """Classify files in chunks; one that cannot be read has no probabilities."""
 

@@ -38,7 +38,7 @@ class CsvWriter:
     def __init__(self, file: BinaryIO, classes: list[str]) -> None:
         # A path can have bytes that are no text.
         self.text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
-        self.rows = csv.writer(self.text)
+        self.rows = csv.writer(self.text, lineterminator="\n")
         self.rows.writerow([*COLUMNS, *classes])
 
     def write(self, one: Prediction) -> None:

@@ -22,6 +22,7 @@ from comatch.training.recipe import Recipe, from_json
 from comatch.types import Dataset
 
 DESCRIBED = {"net", "stem", "image_size", "embedding_dim", "classes", "mean", "std"}
+PRETRAINING = "pretraining"  # in a run folder: the run without labels that it started from
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
         # A killed write leaves a .part file.
-        if any(not name.endswith(".part") and name != files.LOCK for name in there):
+        own = (files.LOCK, PRETRAINING)
+        if any(not name.endswith(".part") and name not in own for name in there):
             hint = "add --resume to continue it, or " if self.exists() else ""
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
@@ -128,7 +130,10 @@ class RunFolder:
     def split_for(self, recipe: Recipe, dataset: Dataset) -> Split:
         """The split that the run recorded, or the one that a new run makes."""
         recorded = self.load_split(dataset, recipe)
-        return recorded or splits.make(dataset, recipe.dataset, recipe.split_seed)
+        if recorded:
+            return recorded
+        split = splits.make(dataset, recipe.dataset, recipe.split_seed)
+        return split if recipe.uses_labels else splits.without_labels(split)
 
     def data_dir(self) -> Path:
         with files.expecting(self.config):
@@ -158,7 +163,8 @@ class RunFolder:
 
     def description(self) -> dict[str, Any]:
         """model.json: classes, sizes and preprocessing of the network."""
-        described = read_json(self.model)
+        # In the layout of the Hugging Face hub, it is config.json.
+        described = read_json(self.model if self.model.exists() else self.config)
         if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
             raise UserError(f"{self.model} does not describe a network: damaged run folder")
         return described

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from comatch.classifier import Classifier
+from comatch.classifier import TrainedClassifier
 from comatch.data import splits
 from comatch.data.streaming import in_pieces
 from comatch.errors import UserError
@@ -53,7 +53,7 @@ class Answers:
         return torch.from_numpy(np.flatnonzero(np.isin(self.parts, parts)))
 
 
-def collect(folder: RunFolder, classifier: Classifier) -> tuple[Dataset, Answers, list[str]]:
+def collect(folder: RunFolder, classifier: TrainedClassifier) -> tuple[Dataset, Answers, list[str]]:
     """The data set of a run, the answers on its images, and notes on what was left out."""
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -132,7 +132,7 @@ def sampled(part: Part, most: int) -> Part:
     return part.subset(torch.arange(0, len(part), -(-len(part) // most)))
 
 
-def answer(classifier: Classifier, name: str, part: Part, root: Path) -> Answers | None:
+def answer(classifier: TrainedClassifier, name: str, part: Part, root: Path) -> Answers | None:
     """The answers on one part, without the images that cannot be read; None if none can."""
     numbered = replace(part, labels=torch.arange(len(part)))  # to know the rows of each piece
     size, device = classifier.image_size, classifier.mean.device
