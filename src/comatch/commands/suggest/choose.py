@@ -167,7 +167,7 @@ def choose(
 
 @torch.no_grad()
 def run_predictions(run: RunFolder, features: np.ndarray) -> dict[str, np.ndarray] | None:
-    """The probability [n] of each class by the heads of a run; None if its encoder is not frozen."""
+    """Probability [n] of each class by the heads of a run; None if its encoder is not frozen."""
     classifier = load_classifier(run, torch.device("cpu"))
     net = classifier.net
     if not isinstance(net.encoder, FrozenEncoder):
