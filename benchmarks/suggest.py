@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--no-heads", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/suggest"))
+    parser.add_argument("--figure", type=Path, default=Path("docs/explanation/figures/suggest.svg"))
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
     path = words.out / "runs.csv"
@@ -222,7 +223,7 @@ def main() -> None:
     for key in ("logistic", "comatch"):
         if any(row[key] for row in rows.values()):
             (words.out / f"{key}.md").write_text(table(rows, key) + "\n")
-    figures.save(draw_figure(rows, "logistic"), words.out / "logistic", ["svg"])
+    figures.save(draw_figure(rows, "logistic"), words.figure, ["svg"])
 
 
 if __name__ == "__main__":

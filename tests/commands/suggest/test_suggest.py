@@ -1,6 +1,8 @@
 """`comatch suggest`: the table, the sheet, and what it refuses."""
 
 import csv
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +113,15 @@ def test_errors(cli, folder, words, named):
     assert code == 2
     assert named in err
     assert not (folder / "labels.csv").exists()
+
+
+def test_the_table_of_the_how_to_page_is_that_of_the_results():
+    root = Path(__file__).parents[3]
+    benchmark = runpy.run_path(str(root / "benchmarks" / "suggest.py"))
+    rows = benchmark["read"](root / "results" / "suggest" / "runs.csv")
+    made = benchmark["table"](rows, "logistic") + "\n"
+    assert made == (root / "results" / "suggest" / "logistic.md").read_text()
+    assert made in (root / "docs" / "how-to" / "label.md").read_text()
 
 
 def test_label_refuses_what_is_no_folder_of_images(cli, tmp_path):
