@@ -124,6 +124,11 @@ def test_the_table_of_the_how_to_page_is_that_of_the_results():
     assert made in (root / "docs" / "how-to" / "label.md").read_text()
 
 
+def test_label_says_what_is_not_installed(cli, folder, monkeypatch):
+    monkeypatch.setattr("comatch.commands.label.NEEDED", ("starlette", "not_there"))
+    assert_one_line_error(cli("label", "images"), "not_there", "pip install")
+
+
 def test_label_refuses_what_is_no_folder_of_images(cli, tmp_path):
     (tmp_path / "empty").mkdir()
     assert_one_line_error(cli("label", "nowhere"), "nowhere")
