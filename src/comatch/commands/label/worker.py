@@ -193,7 +193,7 @@ def listen(worker: Worker) -> None:
 def main(root: str, encoder: str | None, init: str | None, device: str) -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library that prints does not disturb the page
-    os.nice(10)  # the page comes first
+    os.nice(5)  # the page comes first
 
     def send(**message: Any) -> None:
         output.write(json.dumps(message) + "\n")
