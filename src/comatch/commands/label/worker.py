@@ -185,9 +185,11 @@ def number_in(classes: list[str], label: str | None) -> int:
 
 
 def listen(worker: Worker) -> None:
-    for line in sys.stdin:
-        worker.inbox.put(json.loads(line))
-    os._exit(0)
+    try:
+        for line in sys.stdin:
+            worker.inbox.put(json.loads(line))
+    finally:  # the page has ended, perhaps in the middle of a line
+        os._exit(0)
 
 
 def main(root: str, encoder: str | None, init: str | None, device: str) -> None:
