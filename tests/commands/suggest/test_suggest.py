@@ -115,12 +115,13 @@ def test_errors(cli, folder, words, named):
     assert not (folder / "labels.csv").exists()
 
 
-def test_the_table_of_the_how_to_page_is_that_of_the_results():
+@pytest.mark.parametrize("key", ["logistic", "comatch"])
+def test_the_tables_of_the_how_to_page_are_those_of_the_results(key):
     root = Path(__file__).parents[3]
     benchmark = runpy.run_path(str(root / "benchmarks" / "suggest.py"))
     rows = benchmark["read"](root / "results" / "suggest" / "runs.csv")
-    made = benchmark["table"](rows, "logistic") + "\n"
-    assert made == (root / "results" / "suggest" / "logistic.md").read_text()
+    made = benchmark["table"](rows, key) + "\n"
+    assert made == (root / "results" / "suggest" / f"{key}.md").read_text()
     assert made in (root / "docs" / "how-to" / "label.md").read_text()
 
 
