@@ -114,11 +114,10 @@ def by_heads(images: Images, names: list[str], home: Path, init: str | None, dra
             settings={"views": VIEWS, "eval_every": STEPS, "checkpoint_every": STEPS},
             progress=False,
         )
-        folder = RunFolder(run.path)
-        found = choose.run_predictions(folder, images.test_features)
+        found = choose.run_predictions(RunFolder(run.path), images.test_features)
         assert found is not None  # the encoder is frozen
-        classes = folder.description()["classes"]
-        return share_right(images, [classes[number] for number in found.argmax(1)])
+        best = np.stack(list(found.values())).argmax(0)
+        return share_right(images, [list(found)[number] for number in best])
 
 
 def by_logistic_regression(images: Images, names: list[str]) -> float:
@@ -166,22 +165,20 @@ def read(path: Path) -> Rows:
         return {tuple(row[key] for key in KEY): row for row in csv.DictReader(file)}
 
 
-def table(rows: Rows) -> str:
-    """Mean and deviation over the draws, as Markdown."""
-    names = {"logistic": "logistic regression", "comatch": "CoMatch heads"}
-    lines = [["data", "labels", "choice", "draws", "classes found", *names.values()]]
-    kinds = dict.fromkeys((row["data"], row["labels"], row["choice"]) for row in rows.values())
-    order = list(CHOICES)
-    for kind in sorted(kinds, key=lambda kind: (kind[0], int(kind[1]), order.index(kind[2]))):
-        some = [row for row in rows.values() if (row["data"], row["labels"], row["choice"]) == kind]
-        found = statistics.mean(int(row["classes_found"]) for row in some)
-        line = [*kind, str(len(some)), f"{found:.1f} of {some[0]['classes']}"]
-        for key in names:
-            shares = [float(row[key]) for row in some if row[key]]
-            fewer = f" ({len(shares)} draws)" if 0 < len(shares) < len(some) else ""
-            line.append(in_per_cent(shares) + fewer)
-        lines.append(line)
-    return to_markdown(lines)
+def table(rows: Rows, key: str) -> str:
+    """Accuracy, mean and deviation over the draws, and in brackets the classes found; Markdown."""
+    lines = [["data", "labels", *CHOICES]]
+    for data in dict.fromkeys(row["data"] for row in rows.values()):
+        for number in NUMBERS:
+            line = [data, str(number)]
+            for choice in CHOICES:
+                some = [row for row in rows.values() if row["choice"] == choice and row[key]]
+                some = [r for r in some if (r["data"], r["labels"]) == (data, str(number))]
+                found = [int(row["classes_found"]) for row in some]
+                shares = in_per_cent([float(row[key]) for row in some])
+                line.append(f"{shares} ({statistics.mean(found):.1f})" if some else "")
+            lines.append(line)
+    return to_markdown(lines, numbers=True)
 
 
 def draw_figure(rows: Rows, key: str) -> Figure:
@@ -213,6 +210,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--no-heads", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/suggest"))
+    parser.add_argument("--figure", type=Path, default=Path("docs/explanation/figures/suggest.svg"))
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
     path = words.out / "runs.csv"
@@ -222,8 +220,10 @@ def main() -> None:
         for draw in range(words.draws):
             for images in sets:
                 measure(images, rows, draw, not words.no_heads, words)
-    (words.out / "table.md").write_text(table(rows) + "\n")
-    figures.save(draw_figure(rows, "logistic"), words.out / "logistic", ["svg"])
+    for key in ("logistic", "comatch"):
+        if any(row[key] for row in rows.values()):
+            (words.out / f"{key}.md").write_text(table(rows, key) + "\n")
+    figures.save(draw_figure(rows, "logistic"), words.figure, ["svg"])
 
 
 if __name__ == "__main__":

@@ -44,6 +44,9 @@ def label(
     The page shows the images in the order of [bold]comatch suggest[/]. Every label is written to
     labels.csv at once. The page is served on this computer only; Ctrl-C ends it.
     """
+    from comatch.commands.label import check_installed
+
+    check_installed()
     from comatch.commands.label.serve import serve
 
     def ready(address: str, session: "Session") -> None:

@@ -164,7 +164,7 @@ def test_from_a_folder_to_a_classifier(page, serve, folder):
     assert all(truth(name) == label for name, label in labels(folder).items())
 
     # The classifier of the background: its accuracy, and a group to confirm.
-    page.get_by_text("Accuracy about").wait_for(timeout=120_000)
+    page.get_by_text("Accuracy about").wait_for(timeout=400_000)
     page.get_by_role("button", name="Confirm", exact=True).click()
     page.wait_for_selector("#group:not([hidden])")
     selected = page.locator(".tile[aria-selected=true]").count()

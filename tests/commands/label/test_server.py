@@ -71,7 +71,15 @@ def test_a_missing_or_wrong_token_is_refused(client, path):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "0.0.0.0:8000", ""]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "0.0.0.0:8000",
+        "127.0.0.1:80/x",
+        "",
+    ],
 )
 def test_another_host_is_refused(client, host):
     assert get(client, "state", Host=host).status_code == 403

@@ -1,5 +1,8 @@
 """The background process: what it sends while pictures are encoded and labels come in."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -81,3 +84,14 @@ def test_unreadable_and_new_pictures(worker):
     assert list(sent["unread"]) == ["60"]
     assert 60 not in sent["order"]
     assert sent["progress"] == [61, 61]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["", '{"names": ["a.jp'])
+def test_it_ends_with_the_page(tmp_path, sent):
+    """Also if the server is killed in the middle of a line."""
+    program = "from comatch.commands.label import worker; worker.main('.', None, None, 'cpu')"
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    process.stdin.write(sent)
+    process.stdin.close()
+    assert process.wait(60) == 0

@@ -1,6 +1,8 @@
 """`comatch suggest`: the table, the sheet, and what it refuses."""
 
 import csv
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +113,21 @@ def test_errors(cli, folder, words, named):
     assert code == 2
     assert named in err
     assert not (folder / "labels.csv").exists()
+
+
+@pytest.mark.parametrize("key", ["logistic", "comatch"])
+def test_the_tables_of_the_how_to_page_are_those_of_the_results(key):
+    root = Path(__file__).parents[3]
+    benchmark = runpy.run_path(str(root / "benchmarks" / "suggest.py"))
+    rows = benchmark["read"](root / "results" / "suggest" / "runs.csv")
+    made = benchmark["table"](rows, key) + "\n"
+    assert made == (root / "results" / "suggest" / f"{key}.md").read_text()
+    assert made in (root / "docs" / "how-to" / "label.md").read_text()
+
+
+def test_label_says_what_is_not_installed(cli, folder, monkeypatch):
+    monkeypatch.setattr("comatch.commands.label.NEEDED", ("starlette", "not_there"))
+    assert_one_line_error(cli("label", "images"), "not_there", "pip install")
 
 
 def test_label_refuses_what_is_no_folder_of_images(cli, tmp_path):

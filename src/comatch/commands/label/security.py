@@ -54,9 +54,10 @@ def refuse(why: str) -> Response:
 def refusal(request: Request, token: str) -> str:
     """Why a request is refused; nothing if it is allowed."""
     host = request.headers.get("host", "")
-    if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
+    name, _, port = host.rpartition(":")
+    if host not in HOSTS and not (name in HOSTS and port.isdigit()):
         return "this address is for this machine only"
-    given = request.url.path.split("/")[1]
+    given = request.scope["path"].split("/")[1]
     if not secrets.compare_digest(given.encode(), token.encode()):
         return "the address is incomplete: use the one that comatch label printed"
     origin = request.headers.get("origin")

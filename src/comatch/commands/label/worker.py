@@ -135,14 +135,14 @@ class Worker:
         classes = sorted({label for label in self.marks.values() if label})
         labels = np.array([number_in(classes, self.marks.get(row)) for row in self.rows])
         taken = [place for place, row in enumerate(self.rows) if row in self.marks]
-        present = len(set(labels[labels >= 0].tolist()))
-        if present < 2:
-            first = selection.typical(near, AT_ONCE, taken)
-            order = first + selection.typical(near, SUGGESTED - len(first), [*taken, *first])
-            return None, [self.rows[place] for place in order]
-        guess = learner.predict(reduced, labels, len(classes))
-        order = selection.uncertain(near, guess, labels, AT_ONCE, taken)
+        guess = None
+        if len(set(labels[labels >= 0].tolist())) > 1:
+            guess = learner.predict(reduced, labels, len(classes))
+        order = selection.select(near, guess, labels, AT_ONCE, taken)
         order += selection.typical(near, SUGGESTED - len(order), [*taken, *order])
+        numbers = [self.rows[place] for place in order]
+        if guess is None:
+            return None, numbers
         two = np.sort(guess, 1)[:, -2:]
         model = {
             "classes": classes,
@@ -152,7 +152,7 @@ class Worker:
             "margin": np.round(two[:, -1] - two[:, 0], 3).tolist(),
             "labels": int((labels >= 0).sum()),
         }
-        return model | self.checked(reduced, labels), [self.rows[place] for place in order]
+        return model | self.checked(reduced, labels), numbers
 
     def checked(self, reduced: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """The accuracy on labels that the classifier did not have, and those it contradicts."""
@@ -185,15 +185,17 @@ def number_in(classes: list[str], label: str | None) -> int:
 
 
 def listen(worker: Worker) -> None:
-    for line in sys.stdin:
-        worker.inbox.put(json.loads(line))
-    os._exit(0)
+    try:
+        for line in sys.stdin:
+            worker.inbox.put(json.loads(line))
+    finally:  # the page has ended, perhaps in the middle of a line
+        os._exit(0)
 
 
 def main(root: str, encoder: str | None, init: str | None, device: str) -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library that prints does not disturb the page
-    os.nice(10)  # the page comes first
+    os.nice(5)  # the page comes first
 
     def send(**message: Any) -> None:
         output.write(json.dumps(message) + "\n")

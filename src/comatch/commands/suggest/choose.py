@@ -145,19 +145,20 @@ def choose(
 ) -> Chosen:
     """Rows of the pictures to label next, and how much they cover."""
     known = [marks.get(name, EMPTY) for name in names]
-    classes = sorted({mark.label for mark in known if mark.label})
+    by_run = run_predictions(run, features) if run else None
+    classes = sorted({mark.label for mark in known if mark.label} | set(by_run or ()))
     number_of = {label: number for number, label in enumerate(classes)}
     numbers = np.array([number_of.get(mark.label, -1) for mark in known])
     taken = [row for row, mark in enumerate(known) if mark != EMPTY]
     reduced = compressed(features)
     near = reduced[:, : selection.COMPONENTS]
     guess = None
-    if len(classes) > 1:
-        guess = run_predictions(run, features) if run else None
-        guess = learner.predict(reduced, numbers, len(classes)) if guess is None else guess
-        rows = selection.uncertain(near, guess, numbers, number, taken, seed)
-    else:
-        rows = selection.typical(near, number, taken, seed)
+    if by_run:
+        nothing = np.zeros(len(names))
+        guess = np.stack([by_run.get(name, nothing) for name in classes], 1)
+    elif len(classes) > 1:
+        guess = learner.predict(reduced, numbers, len(classes))
+    rows = selection.select(near, guess, numbers, number, taken, seed)
     group = selection.groups(near)
     covered = len(set(group[[*rows, *taken]].tolist()))
     seen = None if guess is None else len(set(guess[rows].argmax(1).tolist()))
@@ -165,11 +166,12 @@ def choose(
 
 
 @torch.no_grad()
-def run_predictions(run: RunFolder, features: np.ndarray) -> np.ndarray | None:
-    """Class probabilities [n, C] by the heads of a run; None if its encoder is not frozen."""
-    net = load_classifier(run, torch.device("cpu")).net
+def run_predictions(run: RunFolder, features: np.ndarray) -> dict[str, np.ndarray] | None:
+    """Probability [n] of each class by the heads of a run; None if its encoder is not frozen."""
+    classifier = load_classifier(run, torch.device("cpu"))
+    net = classifier.net
     if not isinstance(net.encoder, FrozenEncoder):
         return None
     projected = net.encoder.projection(torch.from_numpy(features).float())
-    found: np.ndarray = net.classifier(projected).softmax(1).numpy()
-    return found
+    found = net.classifier(projected).softmax(1).numpy()
+    return dict(zip(classifier.classes, found.T, strict=True))

@@ -3,8 +3,8 @@
 Without labels: typical and diverse ones. As many clusters as pictures are wanted, and of each the
 picture with the smallest mean distance to its nearest neighbours (TypiClust, Hacohen et al. 2022).
 
-With labels: uncertain and diverse ones. As many clusters as pictures are wanted, and of each a
-picture about which the classifier is least certain; classes with few labels come first.
+With ten labels or more: uncertain and diverse ones. As many clusters as pictures are wanted, and
+of each a picture about which the classifier is least certain; classes with few labels come first.
 """
 
 import warnings
@@ -19,10 +19,25 @@ from sklearn.neighbors import NearestNeighbors
 NEIGHBOURS = 20  # of a picture, whose mean distance says how typical it is
 MANY = 10_000  # pictures from which clusters are computed on batches
 COMPONENTS = 64  # principal components in which pictures are compared
+FEW_LABELS = 10  # until then, typical pictures are chosen
 MOST_CLUSTERS = 500
 LEAST = 5  # pictures of a cluster that is used, while there are larger ones
 SAMPLE = 1500  # pictures that the number of groups is estimated from
 GROUPS = (2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40)  # numbers that are tried
+
+
+def select(
+    features: np.ndarray,
+    probabilities: np.ndarray | None,  # [n, C] by a classifier, if there are two classes
+    labels: np.ndarray,  # [n] -1: without
+    number: int,
+    taken: Sequence[int] = (),
+    seed: int = 0,
+) -> list[int]:
+    """Rows of pictures to label next, none of those that are taken; the most useful one first."""
+    if probabilities is None or (labels >= 0).sum() < FEW_LABELS:
+        return typical(features, number, taken, seed)
+    return uncertain(features, probabilities, labels, number, taken, seed)
 
 
 def clusters(features: np.ndarray, number: int, seed: int = 0) -> np.ndarray:  # [n, k] -> [n]

@@ -109,7 +109,6 @@ const remove = () => mark({}, "label removed");
 
 function undo() {
   act({ undo: true });
-  say("Undone");
 }
 
 function confirmGroup() {
@@ -330,14 +329,15 @@ addEventListener("keydown", key);
 
 let noticed = "";
 let started = false;
-await connect(({ moved = [], undone = [], learned = false }) => {
+await connect(({ moved = [], undone = null, learned = false }) => {
   if (!started) {
     started = true;
     openView("next");
     $("grid").focus();
     return;
   }
-  if (moved.length || learned) refresh(undone);
+  if (undone) say(undone.length ? `${many(undone.length)}: undone` : "Nothing to undo");
+  if (moved.length || learned) refresh(undone ?? []);
   if (link.notice !== noticed) say(noticed = link.notice);
   showAll();
 });

@@ -116,5 +116,5 @@ async function take(state, undone = false) {
     modelVersion = state.model;
     learned = true;
   }
-  changed({ moved, undone: undone ? moved : [], learned });
+  changed({ moved, undone: undone ? moved : null, learned });
 }
