@@ -47,9 +47,10 @@ def interpreter(monkeypatch):
     interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs Triton")
     patch_tensor = interpreter._patch_lang_tensor
 
-    def patch_more(tensor, scope):
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    def patch_more(tensor, *scopes):  # none before Triton 3.6
+        patch_tensor(tensor, *scopes)
+        for scope in scopes:
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_more)
 
@@ -105,7 +106,7 @@ def build_run(tmp_path):
         settings = {**settings_for(method), "labels": 20, **settings}
         recipe = replace(recipes.get("digits", method), **settings)
         torch.manual_seed(recipe.seed)
-        dataset = load_dataset(recipe.dataset, recipe.streaming, tmp_path, progress=False)
+        dataset = load_dataset(recipe.reading, tmp_path, progress=False)
         split = splits.make(dataset, recipe.dataset, recipe.split_seed)
         return build(recipe, dataset, split, torch.device(device))
 

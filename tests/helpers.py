@@ -13,8 +13,12 @@ from PIL import Image
 from comatch import recipes
 from comatch.config import settings_of
 from comatch.methods.fixmatch import FixMatch
+from comatch.nets import Network, build_encoder
+from comatch.training.run_folder import RunFolder
 from comatch.training.signals import StopRequest
 from comatch.types import Batch
+
+LONG = os.environ.get("COMATCH_FAULTS") == "long"  # `make faults`: thousands of cases, not a few
 
 # The settings of a tiny CoMatch run: a few seconds on one core.
 TINY = {
@@ -210,3 +214,21 @@ def random_batches(count, b, mub, views, classes, unlabelled=None):
         if unlabelled:
             rows = torch.randperm(unlabelled, generator=generator)[:mub]
         yield Batch(x, y, tuple(u), rows)
+
+
+def make_classifier(folder: Path, classes=("lying", "standing"), image_size=8) -> Path:
+    """The part of a run folder that predicts, with random weights."""
+    torch.manual_seed(0)
+    described = {
+        "net": "wrn-10-1",
+        "stem": "small",
+        "image_size": image_size,
+        "embedding_dim": 4,
+        "classes": list(classes),
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.25, 0.25, 0.25],
+    }
+    net = Network(build_encoder("wrn-10-1", image_size, "small"), len(classes), 4)
+    folder.mkdir(parents=True, exist_ok=True)
+    RunFolder(folder).write_model(net, described)
+    return folder

@@ -12,16 +12,20 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
     {"__main__"},
     {"cli"},
     {"comatch"},  # the package itself, whose names are those of the Python API
+    {"estimator"},
     {"api"},
     {"commands.transfer"},
     {"commands.reproduce"},
-    {"commands.compare"},
+    {"commands.compare", "commands.label"},
+    {"commands.suggest"},
     {
         "commands.bench",
         "commands.contact_sheet",
         "commands.cross_validation",
         "commands.export",
+        "commands.hub",
         "commands.report",
+        "commands.serve",
     },
     {"commands.evaluation_files", "commands.predictions"},
     {"planning", "classifier"},
@@ -32,7 +36,7 @@ LAYERS = [  # from top to bottom; modules in the same layer do not import each o
     {"augment", "data", "nets"},
     {"clustering", "device", "figures", "losses", "memory", "projection", "propagation"},
     {"files", "config", "kernels", "distributed"},
-    {"tables", "types", "errors", "launch", "allocator", "compiler_cache", "version"},
+    {"tables", "types", "errors", "launch", "allocator", "compiler_cache", "version", "weights"},
 ]
 LAYER_OF = {module: layer for layer, modules in enumerate(LAYERS) for module in modules}
 

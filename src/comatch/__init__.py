@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from comatch.commands.compare import compare
     from comatch.commands.cross_validation import cross_validate
     from comatch.commands.export import export
+    from comatch.commands.hub import push
+    from comatch.commands.suggest.choose import suggest
+    from comatch.estimator import Classifier
     from comatch.planning import Request
 
 __all__ = [
+    "Classifier",
     "Request",
     "compare",
     "cross_validate",
@@ -21,10 +25,13 @@ __all__ = [
     "export",
     "load",
     "pretrain",
+    "push",
+    "suggest",
     "train",
 ]
 
 HOMES = {  # the module of each public name
+    "Classifier": "estimator",
     "Request": "planning",
     "compare": "commands.compare",
     "cross_validate": "commands.cross_validation",
@@ -32,6 +39,8 @@ HOMES = {  # the module of each public name
     "export": "commands.export",
     "load": "api",
     "pretrain": "api",
+    "push": "commands.hub",
+    "suggest": "commands.suggest.choose",
     "train": "api",
 }
 

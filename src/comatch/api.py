@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from comatch import distributed, evaluation, launch, methods, planning
-from comatch.classifier import Classifier, load_classifier
+from comatch.classifier import TrainedClassifier, load_classifier
+from comatch.commands import hub
+from comatch.data import in_memory
 from comatch.data.image_folder import labelled_files
 from comatch.data.streaming import in_pieces
 from comatch.device import choose_device
 from comatch.errors import UserError
 from comatch.evaluation import Evaluation
-from comatch.files import check_run_folder, read_json
+from comatch.files import check_run_folder, read_summary
 from comatch.planning import Request, as_request, load_dataset
-from comatch.training.init_weights import check_exists
+from comatch.training.init_weights import check_available
 from comatch.training.loop import Interrupted, fit
 from comatch.training.progress import TrainingBar
 from comatch.training.run_folder import NothingToResumeError, Run, RunFolder, folder_of
@@ -29,7 +31,7 @@ from comatch.types import Part
 
 
 def train(
-    data: str | Path | Request | None = None,
+    data: Any = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -39,7 +41,9 @@ def train(
 ) -> Run:
     """Train a classifier and return its run folder.
 
-    `data` is the name of a data set, the path of a folder of images, or a whole `Request`;
+    `data` is the name of a data set, the path of a folder of images, images given in Python
+    ((paths, labels), (array, labels), a pandas table, a PyTorch or Hugging Face dataset; -1 or
+    None as the label of an unlabelled image), or a whole `Request`;
     `options` are the other fields of a `Request`: labels=40, method="fixmatch", ... The run folder
     `out` must be empty. With `resume`, the unfinished run in it is continued, and a finished one
     returned; it is an error if there is none. Under torchrun, all processes train one classifier,
@@ -107,18 +111,18 @@ def run_training(
         methods.check_kind(recipe.method.method, pretraining)
         planning.check_same(folder, recipe, request)
         if folder.finished():
-            return Run(folder.path, read_json(folder.summary))
+            return Run(folder.path, read_summary(folder.summary))
         home = Path(request.data_dir) if request.data_dir else folder.data_dir()
     elif resume and not again and not (folder.path.exists() and request.data):
         raise NothingToResumeError(folder)
     else:
         folder.check_free()
-        check_exists(recipe.model.init)
+        check_available(recipe.model)
         home = Path(request.data_dir or "data")
 
     distributed.publish(call, str(folder.path))
     show = request.progress and distributed.rank() == 0
-    dataset = load_dataset(recipe.reading, home, show, request.strict)
+    dataset = load_dataset(recipe.reading, home, show, request.strict, request.given)
     summary = None
     if show and not folder.exists():
         summary = planning.summarise(dataset, folder.split_for(recipe, dataset), recipe)
@@ -126,8 +130,13 @@ def run_training(
     return Run(folder.path, fit(folder, recipe, dataset, device, home, bar))
 
 
-def load(run: str | Path | Run, device: str = "auto") -> Classifier:
-    """The classifier of a run. Nothing in its folder is executed."""
+def load(run: str | Path | Run, device: str = "auto") -> TrainedClassifier:
+    """The classifier of a run, or of `hf://owner/name` on the Hugging Face hub.
+
+    Nothing in its folder is executed.
+    """
+    if isinstance(run, str) and run.startswith(hub.PREFIX):
+        return load_classifier(hub.download(run), choose_device(device))
     folder = folder_of(run)
     check_run_folder(folder.path)
     return load_classifier(folder, choose_device(device))
@@ -135,18 +144,24 @@ def load(run: str | Path | Run, device: str = "auto") -> Classifier:
 
 def evaluate(
     run: str | Path | Run,
-    images: str | Path | None = None,
+    images: Any = None,
     *,
     data_dir: str | Path | None = None,
     device: str = "auto",
 ) -> Evaluation:
-    """Evaluate a run's classifier on the test part of its data, or on a folder of labelled images.
+    """Evaluate a run's classifier on the test part of its data, or on other labelled images.
 
-    The folder has sub-folders named after the classes, or a labels.csv.
+    `images` is a folder with sub-folders named after the classes or a labels.csv, or images with
+    labels as for `train`.
     """
     classifier = load(run, device)
     size, side = classifier.image_size, classifier.resize
-    part = labelled_files(Path(images), classifier.classes) if images else test_part(run, data_dir)
+    if images is None:
+        part = test_part(run, data_dir)
+    elif isinstance(images, str | Path):
+        part = labelled_files(Path(images), classifier.classes)
+    else:
+        part = in_memory.read_labelled(images, classifier.classes, side, size)
     classifier.expect(len(part))
     return evaluation.evaluate(
         part,

@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def encoded(text: str) -> bytes:
+    """Text as UTF-8. Undecodable bytes of the names of files are written as they are."""
+    return text.encode(errors="surrogateescape")
+
+
 def shortened(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
     """The first items and the number of the others, for a message of one line."""
     more = len(items) - most

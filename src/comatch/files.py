@@ -6,16 +6,18 @@ Of several ranks, only the first writes.
 import difflib
 import json
 import os
-import typing
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from comatch import launch
-from comatch.errors import UserError
+from comatch.errors import UserError, encoded
 
 LOCK = ".lock"
+CHECKSUM = "checksum"
+SUMMARISED = {"method", "data", "labels", "steps", "seed", "seconds"}
 
 
 @contextmanager
@@ -78,8 +80,20 @@ def write_file(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=2) + "\n"
-    write_file(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    write_file(path, lambda file: file.write(encoded(text)))
+
+
+def write_checked(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file with a checksum: a changed number in it would change results."""
+    write_json(path, {**value, CHECKSUM: checksum(value)})
+
+
+def checksum(value: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(value).encode()):08x}"
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
@@ -87,7 +101,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
     try:
         for name, text in texts.items():
             with atomic_writer(folder / name) as file:
-                file.write(text.encode())
+                file.write(encoded(text))
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}") from None
 
@@ -102,11 +116,47 @@ def make_folder(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file of a run folder; a failure is a one-line error."""
     try:
-        return typing.cast(dict[str, Any], json.loads(path.read_text()))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise no_run_folder(path.parent, path.name) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it is no JSON object")
+    if CHECKSUM in value and value.pop(CHECKSUM) != checksum(value):
+        raise UserError(
+            f"{path} was changed after it was written: restore it, or remove the line "
+            f"'{CHECKSUM}' if you changed it on purpose"
+        )
+    return value
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The summary.json of a run."""
+    summary = read_json(path)
+    if missing := sorted(SUMMARISED - summary.keys()):
+        raise UserError(f"{path} is damaged: it has no {missing[0]}")
+    return summary
+
+
+def read_sessions(path: Path) -> list[dict[str, Any]]:
+    """The environment.json of a run: an entry for each time it was started or resumed."""
+    with expecting(path):
+        sessions: list[dict[str, Any]] = read_json(path)["sessions"]
+        _ = [(session["device"], session["git"]) for session in sessions]
+        _ = sessions[0]
+    return sessions
+
+
+@contextmanager
+def expecting(path: Path, besides: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Around using what a file holds: a value that is missing or of a wrong type is an error."""
+    try:
+        yield
+    except besides:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path} is damaged: it has a wrong value ({error!r})") from None
 
 
 def check_run_folder(folder: Path) -> None:

@@ -10,8 +10,9 @@ import torch
 
 from comatch import methods, recipes
 from comatch.config import labels_text, parse, replace, values_of
-from comatch.data import sources, summary
+from comatch.data import in_memory, sources, summary
 from comatch.data.config import Reading
+from comatch.data.in_memory import Given
 from comatch.data.splits import Split
 from comatch.data.summary import Summary
 from comatch.device import choose_device, choose_precision
@@ -34,7 +35,9 @@ Settings = Mapping[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 class Request:
     """What to train. The recipe decides whatever is left out."""
 
-    data: str | Path | None = None  # digits, cifar10, stl10, or the path of a folder of images
+    # digits, cifar10, stl10, the path of a folder of images, or images given in Python: a pair
+    # (images, labels), a table, a data set, or a dictionary with a `train` and a `test` of these
+    data: Any = None
     method: str | None = None  # see `comatch methods`, or the path of a file with a method
     recipe: str | None = None  # see `comatch recipes`; default: the one for the data
     labels: int | float | None = None  # to keep, the same number a class; below 1: a share
@@ -50,13 +53,22 @@ class Request:
     strict: bool = False  # images with two labels are an error
     progress: bool = True  # show progress on stderr
 
+    def __post_init__(self) -> None:
+        if self.data is not None and not isinstance(self.data, str | Path | Given):
+            object.__setattr__(self, "data", in_memory.given(self.data))
+
+    @property
+    def given(self) -> Given | None:
+        """The images, if they were given in Python."""
+        return self.data if isinstance(self.data, Given) else None
+
     def overrides(self) -> dict[str, Any]:
         """The settings that have an option of their own and were given.
 
         Paths are made absolute, so that a run can be resumed from another folder.
         """
         given = {
-            "data": None if self.data is None else absolute_data(str(self.data)),
+            "data": None if self.data is None else name_of_data(self.data),
             "labels": self.labels,
             "labels_file": self.labels_file and str(Path(self.labels_file).absolute()),
             "init": self.init and absolute_weights(self.init),
@@ -64,12 +76,13 @@ class Request:
             "seed": self.seed,
             "view_seconds": self.time,
         }
+        given = {key: value for key, value in given.items() if value is not None}
         if self.encoder not in (None, encoders.NONE):
-            given = encoders.settings_of(self.encoder) | {k: v for k, v in given.items() if v}
-        return {key: value for key, value in given.items() if value is not None}
+            given = encoders.settings_of(self.encoder) | given
+        return given
 
 
-def as_request(data: "str | Path | Request | None", options: Mapping[str, Any]) -> Request:
+def as_request(data: Any, options: Mapping[str, Any]) -> Request:
     """A request as it is, or one made from `data` and the other fields."""
     if isinstance(data, Request):
         return dataclasses.replace(data, **options)
@@ -125,8 +138,9 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
     dataset, model, optim = recipe.dataset, recipe.model, recipe.optim
     if not dataset.data:
         raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of images")
-    if dataset.labels_file and "labels" not in given:
-        recipe = replace(recipe, labels=None)  # all that the file lists
+    listed = dataset.labels_file or dataset.data.startswith(in_memory.PREFIX)
+    if listed and "labels" not in given:
+        recipe = replace(recipe, labels=None)  # all that were given
     if model.init and optim.init_lr and "lr" not in given:
         recipe = replace(recipe, lr=optim.init_lr)
     if model.init and optim.init_steps and "steps" not in given:
@@ -186,12 +200,35 @@ def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> 
 
 
 def load_dataset(
-    reading: Reading, data_dir: Path, progress: bool = True, strict: bool = False
+    reading: Reading,
+    data_dir: Path,
+    progress: bool = True,
+    strict: bool = False,
+    given: Given | None = None,
 ) -> Dataset:
     """The data set. Images that cannot be read, and labels of images that have two, are left out.
 
     Both give a warning. With `strict`, an image with two labels is an error.
     """
+    if given or reading.dataset.data.startswith(in_memory.PREFIX):
+        dataset = read_given(reading, given, progress, strict)
+    else:
+        dataset = read_named(reading, data_dir, progress, strict)
+    warn_of_unused(dataset)
+    return dataset
+
+
+def read_given(reading: Reading, given: Given | None, progress: bool, strict: bool) -> Dataset:
+    """The images that were given in Python."""
+    if given is None:
+        raise in_memory.must_be_given(reading.dataset.data)
+    dataset = in_memory.read(given, reading, progress, strict)
+    labels_file = reading.dataset.labels_file
+    return sources.relabel(dataset, Path(labels_file)) if labels_file else dataset
+
+
+def read_named(reading: Reading, data_dir: Path, progress: bool, strict: bool) -> Dataset:
+    """The images of a source or of a folder."""
     config, stream = reading.dataset, reading.streaming.stream
     labels_file = Path(config.labels_file) if config.labels_file else None
     size: int | None = config.image_size
@@ -199,7 +236,7 @@ def load_dataset(
         size = None  # their own: the encoder sees them larger
     elif reading.encoded:
         stream = "yes"
-    dataset = sources.load(
+    return sources.load(
         config.data,
         data_dir,
         size,
@@ -209,8 +246,6 @@ def load_dataset(
         strict,
         reading.labels_needed,
     )
-    warn_of_unused(dataset)
-    return dataset
 
 
 def warn_of_unused(dataset: Dataset) -> None:
@@ -258,7 +293,7 @@ def encoder_lines(recipe: Recipe) -> list[tuple[str, str]]:
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     """runs/digits-comatch-40-seed0, or with -2, -3, ... behind it where that is taken."""
-    data, method = Path(recipe.dataset.data).name, recipe.method_name
+    data, method = short_name(recipe.dataset.data), recipe.method_name
     labels = labels_text(recipe.dataset.labels).replace("%", "pct")
     learned = f"{method}-{labels}" if recipe.uses_labels else method
     stem = f"{data}-{learned}-seed{recipe.seed}"
@@ -299,10 +334,18 @@ def pretraining_request(request: Request, method: str, steps: int | None) -> Req
     )
 
 
-def absolute_data(data: str) -> str:
+def name_of_data(data: str | Path | Given) -> str:
     """The name of a data set as it is, the path of a folder made absolute."""
+    if isinstance(data, Given):
+        return data.name
     path = Path(data).expanduser()
-    return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
+    named = str(data) in sources.SOURCES or not path.exists()
+    return str(data) if named else str(path.absolute())
+
+
+def short_name(data: str) -> str:
+    """For the name of a run folder."""
+    return Path(data).name.removeprefix(in_memory.PREFIX)
 
 
 def absolute_method(method: str) -> str:

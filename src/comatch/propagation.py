@@ -8,7 +8,10 @@ computed in chunks of rows, so no [N, N] matrix is in memory.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+MOST_IN_GRAPH = 10_000  # unlabelled images, where only the answer is needed
 
 
 @torch.sparse.check_sparse_tensor_invariants(enable=False)  # explicitly, or PyTorch warns
@@ -60,6 +63,32 @@ def propagate(graph: Tensor, y: Tensor, alpha: float, iterations: int) -> Tensor
         before, size = size, residual.square().sum(0)
         direction = residual + _ratio(size, before) * direction
     return z
+
+
+def spread_labels(
+    v_x: Tensor, y: Tensor, v_u: Tensor, classes: int, k: int, alpha: float
+) -> Tensor:
+    """The share of each class in what labels v_x [X, D], y [X] leave at images v_u [U, D]: [U, C].
+
+    All edges of the graph weigh the same. The graph has at most `MOST_IN_GRAPH` images; others take
+    the mean of their neighbours in it.
+    """
+    step = -(-len(v_u) // MOST_IN_GRAPH) if len(v_u) else 1
+    v = torch.cat([v_x, v_u[::step]])
+    known = F.one_hot(y, classes).to(v.dtype)
+    known = torch.cat([known, known.new_zeros(len(v) - len(y), classes)])
+    z = shares(propagate(neighbour_graph(v, k, gamma=0), known, alpha, iterations=20))
+    if step == 1:
+        return z[len(y) :]
+    nearest = [(some @ v.T).topk(min(k, len(v)), dim=1).indices for some in v_u.split(1024)]
+    return torch.cat([z[places].mean(1) for places in nearest])
+
+
+def shares(z: Tensor) -> Tensor:
+    """Rows scaled to sum to one. A zero row becomes uniform; negative values count as zero."""
+    z = z.clamp(min=0)
+    total = z.sum(1, keepdim=True)
+    return torch.where(total > 0, z / total.clamp(min=1e-12), 1 / z.shape[1])
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:

@@ -92,3 +92,12 @@ class AllImages(NamedTuple):
     x: Iterable[Tensor]  # [n, 3, H, W], or cached features [n, width]: labelled, X in all
     y: Tensor  # [X]
     u: Iterable[Tensor]  # the same for the U unlabelled images
+    views: Tensor | None = None  # [X, V, width] all views of the labelled ones, if they are cached
+
+
+class Examples(NamedTuple):
+    """The features that an estimator is fitted to."""
+
+    x: Tensor  # [X, V, width] all views of the labelled images, the plain one first
+    y: Tensor  # [X]
+    u: Tensor  # [U, width] the plain view of the unlabelled images

@@ -9,19 +9,19 @@ from helpers import assert_one_line_error
 
 
 def test_methods_are_listed_with_their_docstrings(cli):
-    kinds = ((False, methods.METHODS), (True, methods.PRETRAINING))
-    for pretraining, known in kinds:
+    trained = {**methods.METHODS, **methods.ESTIMATORS}
+    for pretraining, known in ((False, trained), (True, methods.PRETRAINING)):
         documented = {name: m.__doc__.strip() for name, m in known.items()}
         assert descriptions(pretraining) == documented
     code, out, _ = cli("methods")
     assert code == 0
     first, second = out.split("\n\n")
-    assert [line.split()[0] for line in first.splitlines()] == sorted(methods.METHODS)
+    assert [line.split()[0] for line in first.splitlines()] == sorted(trained)
     _, *rest = second.splitlines()
     assert [line.split()[0] for line in rest] == sorted(methods.PRETRAINING)
 
 
-@pytest.mark.parametrize("name", [*methods.METHODS, *methods.PRETRAINING])
+@pytest.mark.parametrize("name", [*methods.METHODS, *methods.ESTIMATORS, *methods.PRETRAINING])
 def test_settings_of_a_method(cli, name):
     code, out, _ = cli("methods", name)
     assert code == 0

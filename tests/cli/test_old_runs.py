@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from comatch import files
 from comatch.commands.report.runs import Run
 from comatch.training.run_folder import RunFolder
 from helpers import assert_one_line_error, read_json
@@ -21,7 +22,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.fixture
 def old_run(run):
     """A run with the settings of an old version."""
-    recipe, present = read_json(OLD_CONFIG)["recipe"], read_json(run / "config.json")
+    recipe, present = read_json(OLD_CONFIG)["recipe"], files.read_json(run / "config.json")
     dataset = present["recipe"]["dataset"]
     recipe |= {key: dataset[key] for key in ("data", "labels", "image_size")}
     (run / "config.json").write_text(json.dumps({**present, "recipe": recipe}))
@@ -62,8 +63,8 @@ def test_settings_of_recorded_results_are_read():
     configs = [path for path in RESULTS.rglob("config.json") if '"coco":' not in path.read_text()]
     assert configs
     for path in configs:
-        dataset, _ = RunFolder(path.parent).data_config()
-        assert Run(path.parent).recipe["data"] == dataset.data
+        reading = RunFolder(path.parent).reading()
+        assert Run(path.parent).recipe["data"] == reading.dataset.data
 
 
 def test_groups_and_flat_settings_are_read_alike(run, tmp_path):

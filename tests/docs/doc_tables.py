@@ -4,19 +4,23 @@
     | data | method | ...
     <!-- end -->
 
+A command that begins with `benchmarks/` runs that script.
 `python tests/docs/doc_tables.py` writes every table anew, for example after a result was added.
 """
 
 import contextlib
 import io
 import re
+import runpy
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MARKED = re.compile(r"(<!-- table: comatch (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(<!-- table: ((?:comatch|benchmarks/).+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL
+)
 
 
 def pages() -> list[Path]:
@@ -31,10 +35,15 @@ def tables() -> Iterator[tuple[Path, str, str]]:
 
 
 def make(command: str) -> str:
-    """The Markdown table that `comatch COMMAND` makes, run in the root of the repository."""
+    """The Markdown table that a command makes, run in the root of the repository."""
     words = [path for word in command.split() for path in expand(word)]
     printed = io.StringIO()
     with contextlib.chdir(ROOT), tempfile.TemporaryDirectory() as folder:
+        if words[0].endswith(".py"):
+            with contextlib.redirect_stdout(printed):
+                run_script(words)
+            return printed.getvalue().strip()
+        words = words[1:]
         if words[0] != "reproduce":
             with contextlib.redirect_stdout(printed):
                 run(words)
@@ -60,6 +69,14 @@ def run(words: list[str]) -> None:
     from comatch.cli import app
 
     app(words, standalone_mode=False)
+
+
+def run_script(words: list[str]) -> None:
+    before, sys.argv = sys.argv, words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        sys.argv = before
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ def workplace(tmp_path, trained, monkeypatch):
     torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "weights.pth")
     create = timm.create_model  # pretrained weights are not downloaded: random ones will do
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **o: create(name, **o))
+    monkeypatch.setattr("comatch.nets.encoders.is_available", lambda name: True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sources, "SOURCES", dict(sources.SOURCES))  # a page adds one
     return tmp_path
@@ -134,7 +135,7 @@ def test_programs_run_as_written(page, workplace, monkeypatch):
 
     def train_little(*data, **options):
         settings = {"batch": 10, "mu": 2, "image_size": 48}
-        return train(*data, **options, **small, settings=settings)
+        return train(*data, **{**options, **small, "settings": settings})
 
     def pretrain_little(*data, **options):
         return pretrain(*data, **options, **small, settings={"batch": 10})
@@ -145,8 +146,9 @@ def test_programs_run_as_written(page, workplace, monkeypatch):
     monkeypatch.setattr(api, "train", train_little)
     monkeypatch.setattr(api, "pretrain", pretrain_little)
     monkeypatch.setattr(comparison, "compare", compare_little)
+    names = {"__name__": "page"}  # a later block goes on from those before it
     for text in programs(page):
-        exec(compile(text, page, "exec"), {"__name__": "page"})
+        exec(compile(text, page, "exec"), names)
 
 
 def test_the_losses_learn_in_a_loop_of_ones_own():

@@ -33,7 +33,7 @@ def row(name):
 def test_the_table_of_methods_has_the_values_of_the_recipes():
     lines = (PAGES / "index.md").read_text().splitlines()
     assert [line for line in lines if line.startswith("| [")] == list(map(row, methods.METHODS))
-    assert {page.stem for page in PAGES.glob("*.md")} == {"index", *methods.METHODS}
+    assert {page.stem for page in PAGES.glob("*.md")} == {"index", "estimators", *methods.METHODS}
     without_labels = {page.stem for page in (PAGES / "pretraining").glob("*.md")}
     assert without_labels == {"index", *methods.PRETRAINING}
 

@@ -170,6 +170,23 @@ def test_a_method_without_views():
     assert made.draw().u.unbind(1) == ()
 
 
+def test_all_images_are_the_labelled_and_the_unlabelled_ones():
+    made = feed()
+    made.cached_x = Cached(*(part + 100 for part in made.cached_x))  # unlike the unlabelled ones
+    x, y, u = made.everything()
+    assert torch.equal(torch.cat(list(x))[:, 0].long(), 100 + y)
+    assert torch.equal(torch.cat(list(u))[:, 0].long(), torch.arange(30))
+
+
+def test_examples_have_all_views_that_every_labelled_image_has():
+    made = feed(counts=lambda n: torch.where(torch.arange(n) % 2 == 0, 6, 4))
+    x, y, u = made.examples()
+    assert torch.equal(x[:, :, 0].long(), y[:, None].expand(6, 4))
+    assert torch.equal(x[:, :, 1].sort(1).values, torch.arange(4.0).expand(6, 4))
+    assert (x[:, 0, 1] == 0).all()  # the plain view is the first
+    assert torch.equal(u[:, 0].long(), torch.arange(30))
+
+
 def test_features_that_do_not_fit_into_memory(weights, tmp_path, monkeypatch):
     monkeypatch.setattr(cached_features, "LARGEST", 1000)
     with pytest.raises(UserError, match="--set views="):

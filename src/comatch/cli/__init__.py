@@ -1,5 +1,6 @@
 """The command line: `comatch train | pretrain | compare | evaluate | predict | ...`."""
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -14,12 +15,16 @@ from comatch.cli import (
     encoders,
     evaluate,
     export,
+    label,
     methods,
     predict,
     pretrain,
+    push,
     recipes,
     report,
     reproduce,
+    serve,
+    suggest,
     train,
     transfer,
 )
@@ -54,12 +59,16 @@ def comatch(
 
 
 for command in (  # in the order in which --help lists them
+    suggest.suggest,
+    label.label,
     train.train,
     pretrain.pretrain,
     compare.compare,
     evaluate.evaluate,
     predict.predict,
     export.export,
+    serve.serve,
+    push.push,
     report.report,
     bench.bench,
     methods.methods,
@@ -75,6 +84,9 @@ app.add_typer(transfer.app, name="transfer")
 def main() -> None:
     """Run the command line. A user error is one line and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: warn(str(message))
+    warnings.filterwarnings("ignore", module="PIL")  # what cannot be read is named by us
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     compiler_cache.keep_bytecode()
     try:
         if launch.several() and sys.argv[1:2] not in (["train"], ["pretrain"]):

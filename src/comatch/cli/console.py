@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from comatch import launch
+from comatch.errors import printable
 
 out = Console()
 err = Console(stderr=True)
@@ -64,7 +65,7 @@ def resume_command(folder: Path) -> str:
 
 def say(line: str) -> None:
     """Print a result in one line: a path in it is neither wrapped nor taken for markup."""
-    out.print(line, markup=False, soft_wrap=True)
+    out.print(printable(line), markup=False, soft_wrap=True)
 
 
 def print_docstring(text: str) -> None:
@@ -137,4 +138,4 @@ def print_error(message: str) -> None:
 def print_labelled(label: str, message: str) -> None:
     """Print one line to stderr: a path in it is neither wrapped nor taken for markup."""
     err.print(label, end=" ")
-    err.print(message, markup=False, highlight=False, soft_wrap=True)
+    err.print(printable(message), markup=False, highlight=False, soft_wrap=True)

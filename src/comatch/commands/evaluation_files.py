@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from comatch import files, tables
-from comatch.errors import UserError
+from comatch.errors import UserError, printable
 from comatch.evaluation import Evaluation
 from comatch.evaluation.accuracy import LabelCheck, interval
 
@@ -100,4 +100,5 @@ def draw(evaluation: Evaluation, path: Path) -> None:
 
 
 def shortened(name: str, most: int = 24) -> str:
+    name = printable(name)
     return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -19,7 +19,7 @@ from comatch.data.feed import Draw, Feed, Watch
 from comatch.data.order import Shuffler
 from comatch.errors import UserError
 from comatch.projection import Projection
-from comatch.types import AllImages, Batch, Part
+from comatch.types import AllImages, Batch, Examples, Part
 
 CHUNK = 8192  # rows that are projected at once
 FITTED = 20_000  # images that the projection is fitted to
@@ -222,14 +222,23 @@ class CachedFeatures(Feed):
         """Of each image the mean over its weak views."""
         assert self.cached_x
         assert self.cached_u
-        x, u = (
-            (cached.weak[rows].float().mean(1) for rows in readable.split(CHUNK))
-            for cached, readable in (
-                (self.cached_x, self.readable_x),
-                (self.cached_u, self.readable_u),
-            )
-        )
-        return AllImages(x, self.labels_x, u)
+        x = means(self.cached_x.weak, self.readable_x)
+        u = means(self.cached_u.weak, self.readable_u)
+        return AllImages(x, self.labels_x, u, self.labelled_views())
+
+    def labelled_views(self) -> Tensor:
+        """All views that every labelled image has [X, V, components], the plain one first."""
+        assert self.cached_x
+        fewest = int(self.views_x[self.readable_x].min())
+        weak, strong = (len(views.of_kind(kind, fewest)) for kind in (views.WEAK, views.STRONG))
+        x = torch.cat([self.cached_x.weak[:, :weak], self.cached_x.strong[:, :strong]], 1)
+        return x[self.readable_x].float()
+
+    def examples(self) -> Examples:
+        """What an estimator is fitted to."""
+        assert self.cached_u
+        plain = self.cached_u.plain[self.readable_u].float()
+        return Examples(self.labelled_views(), self.labels_x, plain)
 
     def counts(self) -> dict[str, float]:
         every = torch.cat([self.views_x, self.views_u])
@@ -239,6 +248,10 @@ class CachedFeatures(Feed):
 def components(config: FeatureConfig, width: int, images: int) -> int:
     """The number of components: no more than the features and the images can have."""
     return max(1, min(config.components, width, 2 * images - 1))
+
+
+def means(views: Tensor, rows: Tensor) -> Iterator[Tensor]:  # [N, V, k], [n] -> [n, k] in pieces
+    return (views[some].float().mean(1) for some in rows.split(CHUNK))
 
 
 def pick(cached: Tensor, rows: Tensor, count: Tensor) -> Tensor:  # [N, V, k] -> [n, k]

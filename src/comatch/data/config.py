@@ -10,7 +10,9 @@ from comatch.config import NUMBER_OR_SHARE, Config, require, setting
 class DataConfig(Config):
     """Which images, and which of their labels."""
 
-    data: str = setting("digits", "digits, cifar10, stl10 or the path of a folder of images")
+    data: str = setting(
+        "digits", "digits, cifar10, stl10, the path of a folder, or python:KIND if given in Python"
+    )
     labels: int | float | None = setting(
         None, "labels kept, the same number a class: a number, or a share as in 1%; none: all"
     )

@@ -31,6 +31,8 @@ from comatch.types import Images, Part
 KEY = np.dtype([("digest", "<u8", 2), ("checksum", "<u4")])
 LIMIT = 20 * 10**9  # bytes of all features, unless COMATCH_CACHE_LIMIT says otherwise
 LOCK_SECONDS = 600  # that a process waits for another one that writes
+UNKNOWN = -1
+CHECKED = 4096  # rows that are read at once to check them
 HASH_CHUNK = 4096  # files whose digests are written together
 
 
@@ -65,6 +67,7 @@ class FeatureStore:
         self.known: dict[int, np.ndarray] = {}  # of each view, the digests [n, 2], sorted
         self.rows: dict[int, np.ndarray] = {}  # the row of each of these
         self.checksums: dict[int, np.ndarray] = {}  # of each row
+        self.sound: dict[int, np.ndarray] = {}  # whether the checksum of each row is right
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             os.utime(self.path)
@@ -74,26 +77,47 @@ class FeatureStore:
     # ------------------------------------------------------------------------------- reading
 
     def has(self, view: int, digests: np.ndarray) -> np.ndarray:  # [n, 2] -> [n] bool
-        return self._find(view, digests) >= 0
+        """Whether each is there and undamaged."""
+        return self._check(view, self._find(view, digests))
 
     def read(self, view: int, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features [n, width] float16, and whether [n] each is there and undamaged."""
         rows = self._find(view, digests)
-        there = rows >= 0
+        there = self._check(view, rows)
         features = np.zeros((len(digests), self.width), np.float16)
-        if there.any():
-            shape = (int(rows.max()) + 1, self.width)
-            features[there] = np.memmap(self._file(view), np.float16, "r", shape=shape)[rows[there]]
-            found = [zlib.crc32(row.tobytes()) for row in features[there]]
-            there[there] = self.checksums[view][rows[there]] == np.array(found, np.uint32)
-            features[~there] = 0
+        features[there] = self._rows(view, rows[there])
         return features, there
+
+    def _check(self, view: int, rows: np.ndarray) -> np.ndarray:  # [n] -> [n] bool
+        """Whether these rows have the right checksum. Each row is looked at once."""
+        there = rows >= 0
+        sound = self.sound[view]
+        unknown = np.unique(rows[there])
+        unknown = unknown[sound[unknown] == UNKNOWN]
+        for begin in range(0, len(unknown), CHECKED):
+            some = unknown[begin : begin + CHECKED]
+            found = [zlib.crc32(row.tobytes()) for row in self._rows(view, some)]
+            sound[some] = self.checksums[view][some] == np.array(found, np.uint32)
+        there[there] = sound[rows[there]] == 1
+        return there
+
+    def _rows(self, view: int, rows: np.ndarray) -> np.ndarray:  # [n, width]
+        if not len(rows):
+            return np.empty((0, self.width), np.float16)
+        shape = (int(rows.max()) + 1, self.width)
+        try:
+            return np.memmap(self._file(view), np.float16, "r", shape=shape)[rows]
+        except (OSError, ValueError):  # ValueError: it is shorter than it was
+            raise UserError(
+                f"another process has changed the feature cache {self.path}: start again"
+            ) from None
 
     def _find(self, view: int, digests: np.ndarray) -> np.ndarray:  # [n] rows, -1: absent
         if view not in self.known:
             keys = self._complete_keys(view)
             order = np.lexsort((np.arange(len(keys)), keys["digest"][:, 0]))
             self.rows[view], self.checksums[view] = order, keys["checksum"]
+            self.sound[view] = np.full(len(keys), UNKNOWN, np.int8)
             self.known[view] = keys["digest"][order]
         known = self.known[view]
         if not len(known):
@@ -212,7 +236,21 @@ def digests(root: Path, part: Part) -> np.ndarray:  # [N, 2]
         found = [digest_of(image.numpy().tobytes()) for image in part.images]
         return np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
     paths = [os.fspath((part.root / name).absolute()) for name in part.names]
-    found = []
+    try:
+        found = digests_of_files(root, paths)
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in NOT_DAMAGE:
+            raise unusable(root, error) from None
+        remove_index(root)
+        try:
+            found = digests_of_files(root, paths)
+        except sqlite3.Error as again:
+            raise unusable(root, again) from None
+    return np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
+
+
+def digests_of_files(root: Path, paths: list[str]) -> list[Digest]:
+    found: list[Digest] = []
     with opened(root) as index, ThreadPoolExecutor() as pool:
         for begin in range(0, len(paths), HASH_CHUNK):
             some = paths[begin : begin + HASH_CHUNK]
@@ -222,11 +260,22 @@ def digests(root: Path, part: Part) -> np.ndarray:  # [N, 2]
             hashed = dict(zip(new, pool.map(hash_file, new), strict=True))
             store_digests(index, hashed, states)
             found += [known[path] or hashed[path] for path in some]
-    return np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
+    return found
 
 
 UNREADABLE: Digest = bytes(16)
-State = tuple[int, int]  # size and time of the last change of a file
+# Size of a file and times of its last change. A copy can bring its time along, but not the second.
+State = tuple[int, int, int]
+INDEX = "files.sqlite"
+NOT_DAMAGE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
 
 
 def state_of(path: str) -> State | None:
@@ -234,7 +283,7 @@ def state_of(path: str) -> State | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def hash_file(path: str) -> Digest:
@@ -249,34 +298,50 @@ def hash_file(path: str) -> Digest:
 
 @contextmanager
 def opened(root: Path) -> Iterator[sqlite3.Connection]:
-    """The index of files. A damaged one is made anew: it only saves reading."""
-    path = root / "files.sqlite"
-    for attempt in range(2):
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as index:
-                index.execute(
-                    "CREATE TABLE IF NOT EXISTS files "
-                    "(path TEXT PRIMARY KEY, size INT, changed INT, digest BLOB)"
-                )
-                yield index
-                return
-        except sqlite3.DatabaseError as error:
-            if attempt or isinstance(error, sqlite3.OperationalError):
-                raise UserError(f"cannot use the feature cache {path}: {error}") from None
-            path.unlink()
-        except OSError as error:
-            raise unwritable(root, error) from None
+    """The index of files."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(root, error) from None
+    with closing(sqlite3.connect(root / INDEX, timeout=LOCK_SECONDS)) as index:
+        index.execute(
+            "CREATE TABLE IF NOT EXISTS files "
+            "(path TEXT PRIMARY KEY, size INT, changed INT, status INT, digest BLOB, checksum INT)"
+        )
+        yield index
+
+
+def remove_index(root: Path) -> None:
+    """Remove a damaged index: it only saves reading, and is made anew."""
+    try:
+        for name in (INDEX, f"{INDEX}-journal"):
+            (root / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(root, error) from None
+
+
+def unusable(root: Path, error: sqlite3.Error) -> UserError:
+    return UserError(
+        f"cannot use the feature cache {root / INDEX}: {error}. Make room, or set COMATCH_CACHE to "
+        "another folder"
+    )
 
 
 def look_up(index: sqlite3.Connection, path: str, state: State | None) -> Digest | None:
     if state is None:
         return None
     row = index.execute(
-        "SELECT digest FROM files WHERE path = ? AND size = ? AND changed = ?",
+        "SELECT digest, checksum FROM files "
+        "WHERE path = ? AND size = ? AND changed = ? AND status = ?",
         (encoded(path), *state),
     ).fetchone()
-    return row[0] if row else None
+    sound = row and isinstance(row[0], bytes) and row[1] == checksum(path, state, row[0])
+    return row[0] if sound else None
+
+
+def checksum(path: str, state: State, digest: Digest) -> int:
+    """A checksum of an entry of the index: SQLite has none, and a wrong digest is another image."""
+    return zlib.crc32(repr((encoded(path), state, digest)).encode())
 
 
 def store_digests(
@@ -285,12 +350,12 @@ def store_digests(
     """Remember digests, except of files that changed a moment ago and may change again unseen."""
     now = time.time_ns()
     rows = [
-        (encoded(path), *state, digest)
+        (encoded(path), *state, digest, checksum(path, state, digest))
         for path, digest in hashed.items()
         if digest != UNREADABLE and (state := states[path]) and now - state[1] > 2 * 10**9
     ]
     with index:
-        index.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", rows)
+        index.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 def encoded(path: str) -> bytes:

@@ -11,14 +11,12 @@ If the images fit into memory, they are decoded before training; else they are r
 
 import difflib
 import hashlib
-import os
 import posixpath
 import re
 import stat
-import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,18 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from comatch.data.image_files import (
+    FORMATS_TEXT,
+    LABELS_CSV,
+    TEST_NAMES,
+    Layout,
+    below,
+    finder,
+    image_names,
+    labels_csv,
+    layout_of,
+    subfolders,
+)
 from comatch.data.images import ImageError, original_size, read_image
 from comatch.data.labels_file import UNLABELLED_NAMES, read_labels, read_list
 from comatch.data.names import check_images
@@ -37,10 +47,6 @@ from comatch.data.reader import Reader
 from comatch.errors import UserError, printable, shortened
 from comatch.types import UNLABELLED, Dataset, Files, Images, Part
 
-EXTENSIONS = frozenset([".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"])
-FORMATS_TEXT = "JPEG, PNG, WebP, BMP, GIF or TIFF"
-TEST_NAMES = ("test", "val", "valid", "validation")  # the first that has labels is the test part
-LABELS_CSV = "labels.csv"
 MOST_BYTES = 8 * 10**9  # of pixels in memory with stream=auto
 FEW = 500  # images that are decoded faster than worker processes start
 MOST_COMPARED = 50_000  # labelled files that are compared where images stay on disk
@@ -70,14 +76,14 @@ def folder(
     if image_size is None:
         raise UserError(f"the images in {path} have no size of their own: give an image size")
 
-    layout = _layout(path)
-    names = _names(path, without=layout.others)
+    layout = layout_of(path)
+    names = image_names(path, without=layout.others)
     if not names:
         raise UserError(f"{path} has no images: put some in it ({FORMATS_TEXT})")
-    labels_file = labels_file or _labels_csv(path) or _labels_csv(layout.home)
+    labels_file = labels_file or labels_csv(path) or labels_csv(layout.home)
     labels = _labels_of(layout, names, labels_file, labels_needed)
     found = labels.classes if labels_needed else set(labels.known.values())
-    classes = sorted(found, key=_natural)
+    classes = sorted(found, key=natural_order)
     if len(classes) == 1 and labels_needed:
         raise UserError(
             f"all labels in {labels_file or layout.home} are '{classes[0]}': "
@@ -85,41 +91,12 @@ def folder(
         )
     # Errors in files and labels are found before decoding, which takes long.
     test_names, test_labels = _test_part(path, layout.test if classes else None, classes)
-    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
-    for part in (labels, test_labels):
-        if not on_disk or len(part.known) <= MOST_COMPARED:
-            _compare_files(path, part)
-    conflicts = labels.describe_conflicts() + test_labels.describe_conflicts()
-    if strict:
-        refuse_conflicts(path, conflicts)
-    _check_usable(path, classes, set(labels.known.values()), labels)
-
-    def load(names: Sequence[str], labels: Labels) -> tuple[Part, list[str]]:
-        if on_disk:
-            return Files(path, _numbers(names, labels.known, classes), list(names)), []
-        return _load(path, names, labels.known, classes, image_size, progress)
-
-    train, skipped = load(names, labels)
-    readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
-    if labels_needed:
-        _check_usable(path, classes, readable, labels)
-
-    test = None
+    listing = Listing(path, names, labels, test_labels, classes)
+    dataset = read_files(listing, image_size, progress, stream, strict, labels_needed)
     labelled = len(test_labels.known) + len(test_labels.conflicts)
     if layout.test and classes and (unlabelled := len(test_names) - labelled):
-        skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
-    if test_labels.known:
-        test, more = load(sorted(test_labels.known), test_labels)
-        skipped += more
-    return Dataset(
-        path.resolve().name,
-        classes,
-        train,
-        test,
-        skipped=skipped,
-        conflicts=conflicts,
-        original_size=_median_size(path, train.names),
-    )
+        dataset.skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
+    return dataset
 
 
 class Conflict(NamedTuple):
@@ -139,6 +116,59 @@ class Labels:
 
     def describe_conflicts(self) -> list[str]:
         return [f"{name}: {conflict.why}" for name, conflict in self.conflicts.items()]
+
+
+class Listing(NamedTuple):
+    """Image files and their labels, before the files are read."""
+
+    root: Path
+    names: list[str]  # of the training images: paths below the root
+    labels: Labels
+    test: Labels  # the names of the test images are below the root too
+    classes: list[str]
+
+
+def read_files(
+    listing: Listing,
+    image_size: int,
+    progress: bool = True,
+    stream: str = "auto",
+    strict: bool = False,
+    labels_needed: bool = True,
+) -> Dataset:
+    """The listed images, in memory or on disk. Errors are found before decoding."""
+    root, names, labels, test_labels, classes = listing
+    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
+    for part in (labels, test_labels):
+        if not on_disk or len(part.known) <= MOST_COMPARED:
+            _compare_files(root, part)
+    conflicts = labels.describe_conflicts() + test_labels.describe_conflicts()
+    if strict:
+        refuse_conflicts(root, conflicts)
+    _check_usable(root, classes, set(labels.known.values()), labels)
+
+    def load(names: Sequence[str], labels: Labels) -> tuple[Part, list[str]]:
+        if on_disk:
+            return Files(root, _numbers(names, labels.known, classes), list(names)), []
+        return _load(root, names, labels.known, classes, image_size, progress)
+
+    train, skipped = load(names, labels)
+    readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
+    if labels_needed:
+        _check_usable(root, classes, readable, labels)
+    test = None
+    if test_labels.known:
+        test, more = load(sorted(test_labels.known), test_labels)
+        skipped += more
+    return Dataset(
+        root.resolve().name,
+        classes,
+        train,
+        test,
+        skipped=skipped,
+        conflicts=conflicts,
+        original_size=_median_size(root, train.names),
+    )
 
 
 def _check_usable(path: Path, classes: list[str], usable: set[str], labels: Labels) -> None:
@@ -169,39 +199,11 @@ def two_labels(labels: Iterable[str]) -> str:
     return "two labels, " + " and ".join(f"'{label}'" for label in labels)
 
 
-class Layout(NamedTuple):
-    """Where the parts of a folder are."""
-
-    path: Path
-    home: Path  # the parent of the class folders
-    test: Path | None
-    others: list[Path]  # folders without training images
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of the names of images in `home`."""
-        return "" if self.home == self.path else f"{self.home.name}/"
-
-
-def _layout(path: Path) -> Layout:
-    """Class folders beside `test`; or in `train`, if all folders are named like parts."""
-    parts = {folder.name.lower(): folder for folder in _subfolders(path)}
-    if "train" not in parts or not set(parts) <= {"train", *TEST_NAMES, *UNLABELLED_NAMES}:
-        test = parts.get("test")
-        return Layout(path, path, test, [test] if test else [])
-    others = [parts[name] for name in TEST_NAMES if name in parts]
-    labelled = [part for part in others if _subfolders(part) or _labels_csv(part)]
-    test = next(iter(labelled or others), None)
-    if unused := [part.name for part in labelled if part != test]:
-        warnings.warn(f"{path / unused[0]} is not used: the test part is {test}", stacklevel=2)
-    return Layout(path, parts["train"], test, others)
-
-
 def _test_part(path: Path, test: Path | None, classes: list[str]) -> tuple[list[str], Labels]:
     """Names of the images of the test part, relative to `path`, and their labels."""
     if test is None:
         return [], Labels({}, {}, set())
-    names = _names(test, without=[path])
+    names = image_names(test, without=[path])
     labels = _labels_in(test, names, classes, f"{path} has no labelled image of it: label some")
     labels.known = {f"{test.name}/{name}": label for name, label in labels.known.items()}
     labels.conflicts = {f"{test.name}/{name}": c for name, c in labels.conflicts.items()}
@@ -210,11 +212,11 @@ def _test_part(path: Path, test: Path | None, classes: list[str]) -> tuple[list[
 
 def _labels_in(path: Path, names: list[str], classes: Sequence[str], hint: str) -> Labels:
     """The labels of images to evaluate on, which must be of these classes."""
-    labels_file = _labels_csv(path)
+    labels_file = labels_csv(path)
     labels = _labels_from(labels_file, path, names) if labels_file else _labels_by_folder(names)
-    if unknown := sorted(labels.classes - set(classes), key=_natural):
+    if unknown := sorted(labels.classes - set(classes), key=natural_order):
         raise UserError(f"{path} has the class '{unknown[0]}': {hint}, or remove it")
-    missing = sorted(set(classes) - labels.classes, key=_natural)
+    missing = sorted(set(classes) - labels.classes, key=natural_order)
     if labels.known and missing:
         these = printable(shortened([f"'{name}'" for name in missing], 1))
         warnings.warn(
@@ -230,12 +232,17 @@ def labelled_files(path: Path, classes: Sequence[str]) -> Files:
     """
     if not path.is_dir():
         raise UserError(f"{path} is no folder: give a folder of labelled images")
-    names = _names(path, without=[])
+    names = image_names(path, without=[])
     labels = _labels_in(path, names, classes, f"the run has {shortened(classes)}: rename it")
     if not labels.known:
         raise UserError(f"{path} has no labelled image: sort some into folders of their classes")
+    return labelled_part(path, labels, classes)
+
+
+def labelled_part(root: Path, labels: Labels, classes: Sequence[str]) -> Files:
+    """The files that have a label."""
     known = sorted(labels.known)
-    return Files(path, _numbers(known, labels.known, list(classes)), known)
+    return Files(root, _numbers(known, labels.known, list(classes)), known)
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -245,7 +252,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     check_images(paths)
     for path in paths:
         if path.is_dir():
-            found.update(_below(path))
+            found.update(below(path))
         else:
             found.add(path)
     if not found:
@@ -354,61 +361,7 @@ def _median_size(path: Path, names: Sequence[str]) -> tuple[int, int] | None:
     return width, height
 
 
-# ------------------------------------------------------------------------------ finding files
-
-
-def _below(top: Path, without: Collection[Path] = ()) -> list[Path]:
-    """Every image below `top`, following links.
-
-    A folder is entered once, even if several links lead to it, so loops end. Links are followed
-    last, so that a folder is entered under its own name.
-    """
-    found, seen = [], {_identity(folder) for folder in without}
-    folders, links = [top], list[Path]()
-    while folders or links:
-        here = (folders or links).pop()
-        try:
-            if (identity := _identity(here)) in seen:
-                continue
-            seen.add(identity)
-            for entry in os.scandir(here):
-                if _ignored(entry.name):
-                    continue
-                if entry.is_symlink() and os.path.isdir(entry.path):
-                    links.append(Path(entry.path))
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry.path))
-                elif os.path.splitext(entry.name)[1].lower() in EXTENSIONS:
-                    found.append(Path(entry.path))
-        except OSError as error:
-            raise UserError(
-                f"{here} cannot be read ({error.strerror}): allow it or move it away"
-            ) from error
-    return found
-
-
-def _names(top: Path, without: Collection[Path]) -> list[str]:
-    return sorted(path.relative_to(top).as_posix() for path in _below(top, without))
-
-
-def _subfolders(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not _ignored(entry.name))
-
-
-def _ignored(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
 # ------------------------------------------------------------------------------------ labels
-
-
-def _labels_csv(path: Path) -> Path | None:
-    return path / LABELS_CSV if (path / LABELS_CSV).is_file() else None
 
 
 def _labels_of(layout: Layout, names: list[str], labels_file: Path | None, needed: bool) -> Labels:
@@ -468,7 +421,7 @@ def _labels_listed(
 
 def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "") -> Labels:
     """The labels of a csv file by the images' names, in any spelling."""
-    find = _finder(path, names, prefix)
+    find = finder(path, names, prefix)
     labels: dict[str, list[str]] = defaultdict(list)
     pairs, unknown = read_labels(csv_path), dict[str, None]()
     for written, label in pairs:
@@ -497,31 +450,6 @@ def _labels_from(csv_path: Path, path: Path, names: list[str], prefix: str = "")
     )
 
 
-def _finder(path: Path, names: list[str], prefix: str) -> Callable[[str], str | None]:
-    """A function from a path as written in a file to the name of the image.
-
-    It accepts either slash, `./`, accents in one or two characters, paths with or without the
-    prefix, absolute paths and links.
-    """
-
-    def plain(text: str) -> str:
-        return unicodedata.normalize("NFC", posixpath.normpath(text.replace("\\", "/")))
-
-    by_name = {plain(name.removeprefix(prefix)): name for name in names}
-    by_name |= {plain(name): name for name in names}
-    by_name |= {name: name for name in names}  # a name as it is comes before its other spellings
-    by_file: dict[str, str] = {}
-
-    def find(written: str) -> str | None:
-        if name := by_name.get(written) or by_name.get(plain(written)):
-            return name
-        if not by_file:
-            by_file.update((os.path.realpath(path / name), name) for name in names)
-        return by_file.get(os.path.realpath(path / written.replace("\\", "/")))
-
-    return find
-
-
 def _check_class_folders(path: Path, classes: set[str]) -> None:
     """Without a csv file, sub-folders are the classes. There must be some, and none empty."""
     if not classes:
@@ -534,12 +462,12 @@ def _check_class_folders(path: Path, classes: set[str]) -> None:
             f"the sub-folders of {path} ({', '.join(sorted(classes))}) are parts, not classes: "
             "put class folders in train, and in val or test those of the test part"
         )
-    for sub in _subfolders(path):
+    for sub in subfolders(path):
         if sub.name not in classes and sub.name.lower() not in ("test", *UNLABELLED_NAMES):
             raise UserError(f"class '{sub.name}' has no image: put some in {sub} or remove it")
 
 
-def _natural(name: str) -> tuple[list[str | tuple[int, str]], str]:
+def natural_order(name: str) -> tuple[list[str | tuple[int, str]], str]:
     """A sorting key that puts 9 before 10; the name itself distinguishes 1 from 01.
 
     Numbers are compared by their digits, because Python does not convert very long ones.

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -179,6 +180,7 @@ def receive(pipe: IO[bytes] | None) -> Any:
 def main(file: int, size: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # why a file is unreadable is part of the answer
     memory = memoryview(mmap.mmap(file, 0))
     while (question := receive(sys.stdin.buffer)) is not None:
         wanted, side, form = question

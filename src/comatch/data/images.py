@@ -3,8 +3,10 @@
 This module does not import PyTorch, so that worker processes start fast.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,28 @@ MANY_PIXELS = 2**24  # from here on, an image is converted and reduced in strips
 STRIP = 2**22  # pixels
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # decoders of other formats are not used
 ORIENTATION = ExifTags.Base.Orientation
+
+
+class Room:
+    """Memory that threads share: who finds too little of it waits for the others."""
+
+    def __init__(self, size: int) -> None:
+        self.free, self.changed = size, threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= size)
+            self.free -= size
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += size
+                self.changed.notify_all()
+
+
+MEMORY = Room(10**9)  # bytes of all images that are decoded at once; each needs less
 
 
 class ImageError(Exception):
@@ -64,23 +88,50 @@ def original_size(path: Path) -> tuple[int, int] | None:
         return None
 
 
+def read_upload(content: bytes, size: int, side: int, most: int) -> np.ndarray:  # [3, size, size]
+    """Decode an image of at most so many pixels that somebody sent, or raise `ImageError`.
+
+    It is resized to a square of `side` pixels, of which the central `size` are kept.
+    """
+    margin = (side - size) // 2
+    with _opened(content, side, most) as image:
+        return square(image, side)[:, margin : margin + size, margin : margin + size]
+
+
 @contextmanager
-def _opened(path: Path, size: int) -> Iterator[Image.Image]:
+def _opened(source: Path | bytes, size: int, most: int | None = None) -> Iterator[Image.Image]:
+    """An image file, or its content. `most` limits its pixels before a JPEG is reduced."""
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would block
-            raise ImageError("not a file")
-        with Image.open(path, formats=FORMATS) as image:
+        if isinstance(source, Path) and source.exists() and not source.is_file():
+            raise ImageError("not a file")  # opening a pipe would block
+        file = BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(file, formats=FORMATS) as image:
+            _check_pixels(image, most)
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
-            if image.width * image.height > MOST_PIXELS:
-                raise ImageError(f"too large ({image.width} x {image.height} pixels)")
-            yield image
+            _check_pixels(image, MOST_PIXELS)
+            with MEMORY.taken(_bytes(image)):
+                yield image
     except Exception as error:  # a damaged file can cause any error
-        raise ImageError(_why(error, path)) from error
+        raise ImageError(_why(error, source)) from error
 
 
-def _why(error: Exception, path: Path) -> str:
+def _bytes(image: Image.Image) -> int:
+    """The memory that decoding and converting an image takes, at most."""
+    pixels = image.width * image.height
+    if pixels > MANY_PIXELS:
+        return 4 * pixels + 32 * STRIP
+    return pixels * (32 if image.mode.startswith(("I", "F")) else 16)
+
+
+def _check_pixels(image: Image.Image, most: int | None) -> None:
+    if most is not None and image.width * image.height > most:
+        raise ImageError(f"too large ({image.width} x {image.height} pixels)")
+
+
+def _why(error: Exception, source: Path | bytes) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not an image" if path.stat().st_size else "an empty file"
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        return "not an image" if size else "an empty file"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return " ".join(str(error).split()) or type(error).__name__

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ UNLABELLED_NAMES = ("unlabeled", "unlabelled")
 # Names of columns without `_` and spaces. The first that a header has is used.
 PATH_HEADS = ("path", "file", "filename", "image", "name", "index")
 LABEL_HEADS = ("label", "class")
-LARGEST = 2**28  # bytes; the table is read as a whole
+LARGEST = 2**26  # bytes; a table of a million images is smaller
 
 
 class Columns(NamedTuple):
@@ -22,19 +24,28 @@ class Columns(NamedTuple):
     width: int  # the number of columns
 
 
+class Table(NamedTuple):
+    """A CSV file as it is: other columns are kept, so that the file can be written again."""
+
+    head: list[str]  # empty if the file has none
+    rows: list[list[str]]
+    columns: Columns
+    separator: str
+
+
 def read_labels(csv_path: Path) -> list[tuple[str, str]]:
     """The pairs of path and label in a CSV file, each once; empty labels are left out.
 
     A header may name the columns, in any order and among others; without one there are two. Spaces,
     a byte-order mark, and `;` or tabs as separators are accepted, because spreadsheets write them.
     """
-    pairs = [(path, label) for path, label in _rows(csv_path) if label]
+    pairs = list(dict.fromkeys((path, label) for path, label in _rows(csv_path) if label))
     for path, label in pairs:
         if label.lower() in UNLABELLED_NAMES:
             raise UserError(f"{csv_path} labels {path} '{label}': leave the label empty instead")
     if not pairs:
         raise UserError(f"{csv_path} has no labels: write a row path,label for some images")
-    return list(dict.fromkeys(pairs))
+    return pairs
 
 
 def read_list(path: Path) -> list[str]:
@@ -60,40 +71,71 @@ def _text(path: Path) -> str:
     return text
 
 
-def _rows(csv_path: Path) -> list[tuple[str, str]]:
-    """Path and label of each row, split at the separator that fits the most rows."""
+class Form(NamedTuple):
+    """How the rows of a CSV file are to be read."""
+
+    separator: str
+    columns: Columns
+    headed: bool  # the first row is a header
+
+
+def read_table(csv_path: Path) -> Table:
+    """The whole of a CSV file, whose rows must have a path and a label."""
     text = _text(csv_path)
-    best, columns, fitting, fault = list[list[str]](), None, (False, -1), None
+    form = _form(csv_path, text)
+    head = next(_split(text, form.separator)) if form.headed else []
+    return Table(head, list(_checked(csv_path, text, form)), form.columns, form.separator)
+
+
+def _rows(csv_path: Path) -> Iterator[tuple[str, str]]:
+    """Path and label of each row."""
+    text = _text(csv_path)
+    form = _form(csv_path, text)
+    for row in _checked(csv_path, text, form):
+        yield row[form.columns.path], row[form.columns.label]
+
+
+def _form(csv_path: Path, text: str) -> Form:
+    """The separator that fits the most rows, and the columns.
+
+    Rows are read again for each separator instead of kept: a large table has many of them.
+    """
+    found, fault = dict[tuple[bool, int], Form](), None
     for separator in ",;\t":
         try:
-            rows = _split(text, separator)
+            columns = _columns_of(csv_path, text, separator)
+            headed, columns = columns is not None, columns or Columns(0, 1, 2)
+            fitting = sum(len(row) == columns.width for row in _split(text, separator))
+            found.setdefault((headed, fitting), Form(separator, columns, headed))
         except csv.Error as error:
             fault = error
-            continue
-        named = _columns(csv_path, rows[0]) if rows else None
-        width = named.width if named else 2
-        fits = named is not None, sum(len(row) == width for row in rows)
-        if fits > fitting:
-            best, columns, fitting = rows, named, fits
-    if fitting[1] < 0:
+    if not found:
         raise UserError(f"{csv_path} is no csv file ({fault}): save it as CSV in UTF-8")
-    if columns:
-        best = best[1:]
-    path, label, width = columns or (0, 1, 2)
-    for row in best:
+    return found[max(found)]
+
+
+def _checked(csv_path: Path, text: str, form: Form) -> Iterator[list[str]]:
+    """The rows below the header."""
+    path, label, width = form.columns
+    for row in itertools.islice(_split(text, form.separator), int(form.headed), None):
         if len(row) <= max(path, label) or any(row[width:]) or not row[path]:
             raise UserError(
                 f"{csv_path} must have two columns, path and label, or a header that names these: "
                 f"mend the row {','.join(row)[:80]!r}"
             )
-    return [(row[path], row[label]) for row in best]
+        yield row
 
 
-def _split(text: str, separator: str) -> list[list[str]]:
+def _split(text: str, separator: str) -> Iterator[list[str]]:
     lines = io.StringIO(text, newline=None)
-    cells = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-    rows = [[cell.strip() for cell in row] for row in cells]
-    return [row for row in rows if any(row)]
+    for row in csv.reader(lines, delimiter=separator, skipinitialspace=True):
+        cells = [cell.strip() for cell in row]
+        if any(cells):
+            yield cells
+
+
+def _columns_of(csv_path: Path, text: str, separator: str) -> Columns | None:
+    return _columns(csv_path, next(_split(text, separator), []))
 
 
 def _columns(csv_path: Path, row: list[str]) -> Columns | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from comatch.data.images import bounded, read_rgb, square
+from comatch.data.images import ImageError, bounded, read_rgb, square
 
 VERSION = 1  # of these definitions: features of another one are computed again
 PLAIN, FLIPPED = 0, 1
@@ -48,8 +48,14 @@ def of_kind(wanted: str, number: int) -> list[int]:
 
 
 def read_views(path: Path, digest: Digest, views: Sequence[int], size: int) -> np.ndarray:
-    """Views [V, 3, size, size] uint8 of an image file, or an `ImageError`."""
-    return render(read_rgb(path, size), digest, views, size)
+    """Views [V, 3, size, size] uint8 of an image file, or an `ImageError`.
+
+    A file that has changed since its digest was taken is an error: views are kept by the digest.
+    """
+    image = read_rgb(path, size)
+    if digest_of(path.read_bytes()) != digest:
+        raise ImageError("changed while it was read")
+    return render(image, digest, views, size)
 
 
 def views_of_array(

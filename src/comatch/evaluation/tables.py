@@ -6,6 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from comatch.errors import printable
 from comatch.evaluation.accuracy import Scores, interval
 
 
@@ -19,7 +20,7 @@ def scores(scores: Scores, classes: list[str]) -> Table:
     for name, recall, confused in sorted(rows, key=lambda row: row[1] or 0.0):
         found = "no test image" if recall is None else f"{recall:.1%}"
         other = f"{classes[confused[0]]} {confused[1]:.1%}" if confused else ""
-        table.add_row(Text(name), found, Text(other))
+        table.add_row(plain(name), found, plain(other))
     table.add_section()
     low, high = interval(scores.top1, scores.images)
     between = f"95 % confidence interval: {low:.1%} to {high:.1%}"
@@ -31,6 +32,11 @@ def scores(scores: Scores, classes: list[str]) -> Table:
     return table
 
 
+def plain(text: str) -> Text:
+    """Text that may have names of files and classes: in one line, and without markup."""
+    return Text(printable(text))
+
+
 def contradicted(mistakes: Sequence[tuple[str, str, str, float]], most: int = 10) -> Table:
     """Labelled images that are predicted as another class, with the confidence."""
     title = "Contradicted labels, most confident first"
@@ -38,7 +44,7 @@ def contradicted(mistakes: Sequence[tuple[str, str, str, float]], most: int = 10
     for column in ("image", "label", "predicted"):
         table.add_column(column, overflow="fold")
     for path, label, predicted, confidence in mistakes[:most]:
-        table.add_row(Text(path), Text(label), Text(f"{predicted} {confidence:.1%}"))
+        table.add_row(plain(path), plain(label), plain(f"{predicted} {confidence:.1%}"))
     if len(mistakes) > most:
         table.add_row(f"and {len(mistakes) - most} more")
     return table

@@ -1,6 +1,7 @@
 """The methods by their names. A new one is a file here and a line in the list below.
 
-A method outside of the package is found by the path of its file.
+A method outside of the package is found by the path of its file. Estimators of scikit-learn have a
+list of their own: they need the features of a frozen encoder.
 """
 
 import functools
@@ -17,9 +18,13 @@ from comatch.errors import UserError
 from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
 from comatch.methods.distill import Distill
+from comatch.methods.estimator import Estimator
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
+from comatch.methods.knn import Knn
 from comatch.methods.label_propagation import LabelPropagation
+from comatch.methods.label_spreading import LabelSpreading
+from comatch.methods.logistic_regression import LogisticRegression
 from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
@@ -34,6 +39,7 @@ from comatch.methods.pretraining.swav import SwAV
 from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
+from comatch.methods.self_training import SelfTraining
 from comatch.methods.supervised import Supervised
 from comatch.methods.temporal_ensembling import TemporalEnsembling
 from comatch.methods.uda import Uda
@@ -62,6 +68,11 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
+ESTIMATORS: dict[str, type[Estimator]] = {
+    estimator.Config.method: estimator
+    for estimator in (LogisticRegression, Knn, LabelSpreading, SelfTraining)
+}
+
 PRETRAINING: dict[str, type[Method]] = {
     method.Config.method: method for method in (SimCLR, MoCoV2, Byol, SwAV, Pirl, Pcl)
 }
@@ -73,8 +84,9 @@ def find(name: str) -> type[Method]:
         return load(str(Path(name).expanduser().absolute()))
     if name in PRETRAINING:
         return PRETRAINING[name]
-    check_name(name, METHODS, "method")
-    return METHODS[name]
+    known: dict[str, type[Method]] = {**METHODS, **ESTIMATORS}
+    check_name(name, known, "method")
+    return known[name]
 
 
 def check_kind(name: str, pretraining: bool) -> None:
@@ -131,8 +143,10 @@ def build(config: NamedConfig, encoder: nn.Module, task: Task) -> Method:
 
 
 __all__ = [
+    "ESTIMATORS",
     "METHODS",
     "PRETRAINING",
+    "Estimator",
     "Method",
     "Pretraining",
     "Step",

@@ -6,26 +6,31 @@ their embeddings. A graph of similar pseudo-labels is the target of the contrast
 embeddings.
 
     L = L_x + lambda_cls L_u^cls + lambda_ctr L_u^ctr
+
+Not in the paper: `teachers` multiplies each pseudo-label by the answers of fixed teachers.
 """
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from comatch import distributed, losses
 from comatch.config import MethodConfig, setting
 from comatch.memory import RingBuffer, Window
+from comatch.methods import teachers
 from comatch.methods.method import Method, Remembered, Step
 from comatch.methods.selection import THRESHOLDS
-from comatch.types import UNLABELLED, Batch, Task
+from comatch.propagation import shares
+from comatch.types import UNLABELLED, AllImages, Batch, Task
 
 
 class CoMatch(Method):
     """Memory-smoothed pseudo-labels and graph-based contrastive learning, for few classes."""
 
     views = ("weak", "strong", "contrast")
+    taught: Tensor  # [U, C] what the teachers say of each unlabelled image
 
     @dataclass(frozen=True)
     class Config(MethodConfig):
@@ -66,13 +71,32 @@ class CoMatch(Method):
         selection_decay: float = setting(
             0.999, "adaptive: decay of the running means", least=0, below=1
         )
+        teachers: float = setting(
+            0.0,
+            "exponent of the answers of label spreading and self-training in a pseudo-label",
+            least=0,
+        )
 
     def __init__(self, encoder: nn.Module, task: Task, config: Config) -> None:
         super().__init__(encoder, task, config, config.embedding_dim)
         self.bank_p = RingBuffer(config.bank_size, task.classes)
         self.bank_z = RingBuffer(config.bank_size, config.embedding_dim)
         self.recent_p = Window(config.alignment_window, task.classes)
+        rows = task.unlabelled if config.teachers else 0
+        self.register_buffer("taught", torch.ones(rows, task.classes))
         self.selection = THRESHOLDS[config.selection](task.classes, config.selection_decay)
+
+    def needs_all_images(self) -> bool:
+        return bool(self.config.teachers)
+
+    @torch.no_grad()
+    def before_step(self, step: int, everything: AllImages) -> None:
+        if step > 0:
+            return
+        v_x, v_u = self.features(everything.x), self.features(everything.u)
+        views = v_x[:, None] if everything.views is None else everything.views
+        taught = teachers.answer(v_x, everything.y, v_u, views, self.classes)
+        self.taught.copy_(distributed.from_first_rank(taught**self.config.teachers))
 
     def forward(self, batch: Batch) -> Step:
         c = self.config
@@ -91,6 +115,8 @@ class CoMatch(Method):
                 p, z_weak, self.bank_p.rows, self.bank_z.rows, c.alpha, c.temperature
             )
             q = torch.where(self.bank_p.full, q, p)  # no smoothing until the bank is full
+            if c.teachers:
+                q = shares(q * self.taught.index_select(0, batch.rows))
             confidence, label = q.max(1)
             selected = self.selection(q, confidence, label, c.threshold)
             target = F.one_hot(label, self.classes).to(q.dtype) if c.hard_labels else q

@@ -88,9 +88,8 @@ class LabelPropagation(Method):
             mine.copy_(distributed.from_first_rank(new))
 
     def features(self, inputs: Iterable[Tensor]) -> Tensor:
-        """f(x) [N, D] of length one; the inputs come in chunks."""
-        with self.net.eval_mode():
-            return torch.cat([F.normalize(self.net(x).features, dim=1) for x in inputs])
+        """f(x) [N, D] of length one."""
+        return F.normalize(super().features(inputs), dim=1)
 
     def forward(self, batch: Batch) -> Step:
         (weak,) = batch.u

@@ -10,7 +10,7 @@ averaged, and `after_step` gathers the rows to remember. A loss that is a mean o
 nothing more. A loss that relates images of the batch to each other gathers them by `distributed`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -89,10 +89,15 @@ class Method(nn.Module):
         """The logits of each view. One forward over all, because batch norm needs them together."""
         return self.net(torch.cat(views)).logits.split([len(view) for view in views])
 
-    @classmethod
-    def needs_all_images(cls) -> bool:
-        """Whether the method has a `before_step`, whose argument is all images."""
-        return cls.before_step is not Method.before_step
+    @torch.no_grad()
+    def features(self, inputs: Iterable[Tensor]) -> Tensor:
+        """f(x) [N, D]; the inputs come in chunks."""
+        with self.net.eval_mode():
+            return torch.cat([self.net(x).features for x in inputs])
+
+    def needs_all_images(self) -> bool:
+        """Whether the method uses its `before_step`, whose argument is all images."""
+        return type(self).before_step is not Method.before_step
 
     def before_step(self, step: int, everything: AllImages) -> None:
         """Called before each step with its number. Buffers must be written in place."""

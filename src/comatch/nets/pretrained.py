@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from comatch import weights as weights_file
 from comatch.config import check_name
 from comatch.errors import UserError, shortened
-from comatch.nets import create
+from comatch.nets import create, encoders
 
 WRAPPERS = (
     *("module", "_orig_mod", "model", "net", "network", "backbone", "encoder"),
@@ -188,10 +188,7 @@ def name_of(source: str, net: str) -> str:
 def read_file(path: Path) -> dict[str, Tensor]:
     """Tensors by name, from a state dict or a checkpoint that contains one. Nothing is executed."""
     try:
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        content = weights_file.read(path)
     except Exception as error:  # an unknown file can cause any error
         raise UserError(f"{path} {refusal(error)}") from None
     weights = tensors(content)
@@ -219,8 +216,11 @@ def seen_by_timm(name: str) -> Any:
     return timm.models.get_pretrained_cfg(name)
 
 
-def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor], str]:
-    """The weights that timm has for this net, and their full name; timm may download them."""
+def check_timm(source: str, net: str) -> str:
+    """The full name of timm's weights for this net. It is an error if they cannot be had.
+
+    Without a network that shows within seconds. The hub itself would try again for a minute.
+    """
     import timm
 
     name = name_of(source, net)
@@ -231,14 +231,29 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
         raise UserError(f"timm has no weights for net={net}: give a file or a run folder")
     if name != net:
         check_name(name, there, "weights of timm")
+    config = seen_by_timm(name)
+    repository = config.hf_hub_id  # None of a few, which timm gets from elsewhere
+    full = f"{config.architecture}.{config.tag}"
+    if repository == encoders.repository(full) and not encoders.is_available(full):
+        raise UserError(
+            f"the weights {full} are not on this machine, and {encoders.WEIGHT_FILES[0]} of "
+            f"{repository} cannot be downloaded from the Hugging Face Hub: give a file of them, "
+            "--init FILE"
+        )
+    return name
+
+
+def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor], str]:
+    """The weights that timm has for this net, and their full name; timm may download them."""
+    name = check_timm(source, net)
     with silent_hub(), torch.random.fork_rng(devices=[]):  # keep the random state of the run
         try:
             encoder = create(name, image_size, pretrained=True)
         except Exception as error:  # from the network, the hub or the disk
             reason = first_line(error).split(". ")[0]
             raise UserError(
-                f"timm cannot get its weights for {name} ({reason}): without a network, "
-                "fetch them elsewhere and give the file"
+                f"timm cannot get its weights for {name} ({reason}): name a file of them with "
+                "--init FILE"
             ) from None
     tag = getattr(encoder, "pretrained_cfg", {}).get("tag")
     return encoder.state_dict(), f"{TIMM}:{net}.{tag}" if tag else f"{TIMM}:{name}"

@@ -60,14 +60,16 @@ def photos(method: str) -> Recipe:
         method=dataclasses.replace(methods.config(method), ema_decay=0.99),
         dataset=DataConfig(data="", image_size=224),
         model=ModelConfig(net="tf_efficientnet_lite0", stem="standard", init="timm", frozen=True),
-        optim=OptimConfig(batch=64, mu=5, steps=600, lr=0.03),
+        optim=OptimConfig(batch=64, mu=3, steps=300, lr=0.03),
         precision="fp32",
         log_every=50,
         eval_every=200,
         checkpoint_every=200,
     )
     if method == "comatch":
-        recipe = replace(recipe, selection="adaptive", selection_decay=0.99)
+        recipe = replace(recipe, selection="adaptive", selection_decay=0.99, teachers=1.0)
+    if method in methods.ESTIMATORS:
+        recipe = replace(recipe, steps=1)  # fitted once
     return recipe
 
 

@@ -1,11 +1,11 @@
 """Checkpoints: tensors and plain values in one file, and the state of the random generators."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from comatch import weights
 from comatch.errors import UserError
 from comatch.files import write_file
 
@@ -17,10 +17,15 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def load(path: Path) -> dict[str, Any]:
     """Tensors and plain values only: nothing in the file is executed."""
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} is damaged ({reason}): start again with another --out") from None
+        state = weights.read(path)
+        if not isinstance(state, dict):
+            raise ValueError("not a checkpoint")
+    except Exception as error:  # a damaged file can cause any error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{path} is damaged ({reason}): start again with another --out, with --init "
+            f"{path.parent} to begin with the weights of this run"
+        ) from None
     return state
 
 

@@ -4,7 +4,7 @@ import warnings
 
 from comatch import distributed
 from comatch.errors import UserError
-from comatch.methods import Method, Pretraining
+from comatch.methods import Estimator, Method, Pretraining
 from comatch.methods.distill import Distill
 from comatch.training.recipe import Recipe
 from comatch.types import Files, Part
@@ -21,6 +21,11 @@ def check(recipe: Recipe, method: Method, train: Part, unlabelled: int) -> None:
     elif method.views:
         check_image_size(recipe)
         check_unlabelled(recipe, unlabelled)
+    if isinstance(method, Estimator) and not recipe.model.frozen:
+        raise UserError(
+            f"{name} is fitted to features of a frozen encoder: use --recipe photos, or another "
+            "--method"
+        )
     if recipe.model.frozen and method.rotates_images:
         raise UserError(
             f"{name} rotates images or shows them to a teacher, and the features of a frozen "

@@ -69,6 +69,13 @@ def check_exists(init: str | None) -> None:
         )
 
 
+def check_available(model: ModelConfig) -> None:
+    """Called before the data is read: the initial weights exist, or can be downloaded."""
+    if model.init is not None and pretrained.is_timm(model.init):
+        pretrained.check_timm(model.init, model.net)
+    check_exists(model.init)
+
+
 def read_weights(init: str, net: str, image_size: int) -> Weights:
     if pretrained.is_timm(init):
         return Weights(*pretrained.read_timm(init, net, image_size))

@@ -5,7 +5,10 @@ several ranks, only the first writes.
 """
 
 import json
-from contextlib import suppress
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,16 +24,26 @@ class Journal:
         self.silent = distributed.rank() > 0
         if self.silent:
             return
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, needed only here
-
         try:
             self.path.touch()
             self.file = self.path.open("r+b")
-            self.file.truncate(position)
-            self.file.seek(position)
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            self.cut(position)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from None
+        self.board = Board(folder / "tensorboard", step)
+
+    def cut(self, position: int) -> None:
+        """Go to the end of the last line before the position."""
+        there = self.file.read(position)
+        kept = there.rfind(b"\n") + 1
+        if kept < position:
+            warnings.warn(
+                f"{self.path} has {kept:,} of the {position:,} bytes that the checkpoint counts: "
+                "earlier metrics are missing, the run itself is not affected",
+                stacklevel=4,
+            )
+        self.file.truncate(kept)
+        self.file.seek(kept)
 
     def write(self, step: int, kind: str, values: dict[str, float]) -> None:
         if self.silent:
@@ -39,17 +52,25 @@ class Journal:
         try:
             self.file.write(json.dumps(line).encode() + b"\n")
             self.file.flush()
-            for name, value in values.items():
-                self.board.add_scalar(f"{kind}/{name}", value, step)
         except OSError as error:
-            raise UserError(
-                f"cannot write {self.path}: {error.strerror}. The last checkpoint is kept: make "
-                "room, then add --resume"
-            ) from None
+            raise self.unwritable(error) from None
+        self.board.write(step, kind, values)
 
-    @property
     def position(self) -> int:
-        return 0 if self.silent else self.file.tell()
+        """The bytes so far, once they are on the disk: a checkpoint counts on them."""
+        if self.silent:
+            return 0
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise self.unwritable(error) from None
+        return self.file.tell()
+
+    def unwritable(self, error: OSError) -> UserError:
+        return UserError(
+            f"cannot write {self.path}: {error.strerror}. The last checkpoint is kept: make room, "
+            "then add --resume"
+        )
 
     def __enter__(self) -> "Journal":
         return self
@@ -64,4 +85,35 @@ class Journal:
             return
         with suppress(OSError):  # `write` has reported a full disk already
             self.file.close()
-            self.board.close()
+        self.board.close()
+
+
+class Board:
+    """TensorBoard events: a copy of the metrics, without which a run goes on."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, needed only here
+
+        self.writer: SummaryWriter | None = None
+        with self.optional():
+            self.writer = SummaryWriter(str(folder), purge_step=step + 1)
+
+    @contextmanager
+    def optional(self) -> Iterator[None]:
+        """Around writing: after a failure, nothing more is written."""
+        try:
+            yield
+        except (OSError, ValueError) as error:  # a path that is no text is a ValueError
+            self.writer = None
+            warnings.warn(f"no more TensorBoard events are written: {error}", stacklevel=4)
+
+    def write(self, step: int, kind: str, values: dict[str, float]) -> None:
+        with self.optional():
+            for name, value in values.items():
+                if self.writer:
+                    self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        with self.optional():
+            if self.writer:
+                self.writer.close()

@@ -1,4 +1,7 @@
-"""The training loop: build, step, log, evaluate, save; stop and resume."""
+"""The training loop: build, step, log, evaluate, save; stop and resume.
+
+An estimator takes no steps: it is fitted once.
+"""
 
 import time
 from functools import partial
@@ -11,10 +14,12 @@ from torch import Tensor
 from comatch import compiler_cache, distributed, evaluation, files
 from comatch.config import replace
 from comatch.data import splits
+from comatch.data.cached_features import CachedFeatures
 from comatch.data.splits import Split
 from comatch.device import peak_memory_mb, synchronize, threads
 from comatch.errors import UserError
-from comatch.training import ranks, state
+from comatch.methods import Estimator
+from comatch.training import out_of_distribution, ranks, state
 from comatch.training.build import Built, build, description
 from comatch.training.checks import check_teacher
 from comatch.training.environment import run_start
@@ -67,7 +72,36 @@ def fit(
         folder.write_environment(device)
         if run.loaded:
             folder.note("init", run.loaded.to_json())
+        if isinstance(run.method, Estimator):
+            return fit_estimator(folder, run, run.method, dataset, split, open_bar)
         return take_steps(folder, run, dataset, split, open_bar, started)
+
+
+def fit_estimator(
+    folder: RunFolder,
+    run: Built,
+    estimator: Estimator,
+    dataset: Dataset,
+    split: Split,
+    open_bar: OpenBar,
+) -> dict[str, Any]:
+    """Fit an estimator to the features, and write what comes of it. Return the summary."""
+    steps, began = run.recipe.optim.steps, time.perf_counter()
+    with (
+        Journal(folder.path) as journal,
+        open_bar(f"{run.recipe.method_name} on {dataset.name}", steps, 0) as bar,
+        stoppable() as stop,
+    ):
+        prepare(folder, run, bar, stop, 0)
+        assert isinstance(run.feed, CachedFeatures)
+        estimator.fit(run.feed.examples())
+        bar.advance(steps)
+        scores = evaluate(run, parts_of(dataset, split), last=True)
+        journal.write(steps, "eval", scores)
+    if estimator.linear:
+        folder.write_model(run.trained, description(run))
+        folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
+    return write_summary(folder, run, dataset, split, scores, time.perf_counter() - began)
 
 
 def take_steps(
@@ -81,8 +115,7 @@ def take_steps(
     """Take the steps that are left, and write what comes of them. Return the summary."""
     recipe, device = run.recipe, run.mean.device
     start, seconds, position = state.restore(folder, run)
-    held_out = dataset.train.subset(split.validation) if len(split.validation) else None
-    parts = {"": dataset.test, "validation_": held_out}
+    parts = parts_of(dataset, split)
     seen = dataset.train.subset(split.unlabelled)  # without labels, by a run that uses none
     score = (
         partial(evaluate, run, parts) if recipe.uses_labels else partial(monitor, run, seen, parts)
@@ -96,10 +129,7 @@ def take_steps(
         open_bar(f"{recipe.method_name} on {dataset.name}", recipe.optim.steps, start) as bar,
         stoppable() as stop,
     ):
-        for line in run.loaded.lines() if run.loaded else ():
-            bar.say(line)
-        if not run.feed.prepare(WatchBar(bar, stop)):
-            raise Interrupted(start, folder.path)
+        prepare(folder, run, bar, stop, start)
         for step in range(start, recipe.optim.steps):
             with threads(1 if run.feed.tiny_batches else None):
                 run.step(step)
@@ -129,21 +159,51 @@ def take_steps(
                 stop_on_bad_numbers(run.step.meter, done, folder)
                 # The checkpoint comes last: what a kill before it leaves is written again.
                 folder.write_model(run.trained, description(run))
-                state.save(folder, run, done, time.perf_counter() - began, journal.position)
+                state.save(folder, run, done, time.perf_counter() - began, journal.position())
             if stopping and not last:
                 raise Interrupted(done, folder.path)
 
+    if scores is None:  # it was resumed after its last step
+        scores = score(last=True)
+    if recipe.uses_labels:
+        folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
+    return write_summary(folder, run, dataset, split, scores, time.perf_counter() - began)
+
+
+def prepare(folder: RunFolder, run: Built, bar: Bar, stop: StopRequest, step: int) -> None:
+    """Say what the run starts from, and let its feed get ready."""
+    for line in run.loaded.lines() if run.loaded else ():
+        bar.say(line)
+    if not run.feed.prepare(WatchBar(bar, stop)):
+        raise Interrupted(step, folder.path)
+
+
+def parts_of(dataset: Dataset, split: Split) -> dict[str, Part | None]:
+    """The images to evaluate on, by the prefix of their scores."""
+    held_out = dataset.train.subset(split.validation) if len(split.validation) else None
+    return {"": dataset.test, "validation_": held_out}
+
+
+def write_summary(
+    folder: RunFolder,
+    run: Built,
+    dataset: Dataset,
+    split: Split,
+    scores: dict[str, float],
+    seconds: float,
+) -> dict[str, Any]:
+    recipe = run.recipe
     summary = {
         "method": recipe.method_name,
         "data": dataset.name,
         "labels": len(split.labelled),
         "unlabelled": len(split.unlabelled) if run.method.views else 0,
         "seed": recipe.seed,
-        **(score(last=True) if scores is None else scores),  # of the last step
+        **scores,
         "checkpoint": f"last, {run.method.evaluated_weights}",
         "steps": recipe.optim.steps,
-        "seconds": round(time.perf_counter() - began, 2),
-        "peak_memory_mb": peak_memory_mb(device),
+        "seconds": round(seconds, 2),
+        "peak_memory_mb": peak_memory_mb(run.mean.device),
         **run.feed.counts(),
     }
     files.write_json(folder.summary, summary)

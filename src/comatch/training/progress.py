@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,6 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from comatch.data.summary import Summary
+from comatch.errors import printable
 
 Item = TypeVar("Item")
 SHOWN = (
@@ -58,7 +60,8 @@ class TrainingBar:
         summary: Summary | None = None,
     ) -> None:
         self.console = Console(stderr=True, quiet=not show)
-        self.title, self.steps, self.next_line, self.summary = title, steps, done, summary
+        self.title, self.steps = escape(printable(title)), steps
+        self.next_line, self.summary = done, summary
         self.pause = max(1, steps // lines)  # steps between two plain lines
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -68,7 +71,7 @@ class TrainingBar:
             TextColumn("[dim]left"),
             TimeRemainingColumn(),
         )
-        self.task = self.bar.add_task(title, total=steps, completed=done)
+        self.task = self.bar.add_task(self.title, total=steps, completed=done)
         self.cache_task: TaskID | None = None
         self.figures = Text("starting", style="dim")
         self.live: Live | None = None

@@ -3,15 +3,14 @@
 Of several ranks, only the first writes into it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
-from comatch import distributed, files, methods
+from comatch import distributed, files, methods, weights
 from comatch.config import flatten, known_settings, to_json
 from comatch.data import splits
 from comatch.data.config import DataConfig, Reading, StreamConfig
@@ -50,6 +49,7 @@ class RunFolder:
         self.checkpoint = path / "last.pt"
         self.weights = path / "model.safetensors"
         self.model = path / "model.json"
+        self.known_images = path / "known_images.safetensors"
         self.summary = path / "summary.json"
 
     def exists(self) -> bool:
@@ -72,7 +72,7 @@ class RunFolder:
 
     def create(self, recipe: Recipe, data_dir: Path, split: dict[str, Any]) -> None:
         self.begin({"recipe": to_json(recipe), "data_dir": str(data_dir)})
-        files.write_json(self.split, split)
+        files.write_checked(self.split, split)
 
     def begin(self, config: dict[str, Any]) -> None:
         """Make the folder and write config.json."""
@@ -80,13 +80,14 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run folder {self.path}: {error.strerror}") from None
-        files.write_json(self.config, config)
+        files.write_checked(self.config, config)
 
     def recipe(self) -> Recipe:
         """The recipe of the run, which must have the settings of this version."""
         saved = self.settings()
         try:
-            return from_json(saved, methods.config)
+            with files.expecting(self.config, besides=(KeyError,)):
+                return from_json(saved, methods.config)
         except KeyError as error:
             unlike = ", ".join(map(str, error.args))
             raise UserError(
@@ -116,14 +117,15 @@ class RunFolder:
         """The version of comatch that started the run."""
         if not self.environment.exists():
             return "unknown"
-        version: str = read_json(self.environment)["sessions"][0]["packages"]["comatch"]
-        return version
+        with files.expecting(self.environment):
+            return str(files.read_sessions(self.environment)[0]["packages"]["comatch"])
 
     def load_split(self, dataset: Dataset, recipe: Recipe) -> Split | None:
         """The split that the run recorded, or None if there is none yet."""
         if not self.split.exists():
             return None
-        return splits.restore(dataset, recipe.dataset, read_json(self.split))
+        with files.expecting(self.split):
+            return splits.restore(dataset, recipe.dataset, read_json(self.split))
 
     def split_for(self, recipe: Recipe, dataset: Dataset) -> Split:
         """The split that the run recorded, or the one that a new run makes."""
@@ -134,48 +136,73 @@ class RunFolder:
         return split if recipe.uses_labels else splits.without_labels(split)
 
     def data_dir(self) -> Path:
-        return Path(read_json(self.config)["data_dir"])
+        with files.expecting(self.config):
+            return Path(read_json(self.config)["data_dir"])
 
     def write_environment(self, device: torch.device) -> None:
         """Append this session. A resumed run has several, perhaps of different machines."""
         if distributed.rank() > 0:
             return
-        sessions = read_json(self.environment)["sessions"] if self.environment.exists() else []
+        known = self.environment.exists()
+        sessions = files.read_sessions(self.environment) if known else []
         files.write_json(self.environment, {"sessions": [*sessions, environment(device)]})
 
     def note(self, key: str, value: float | dict[str, Any]) -> None:
         """Add a value to the record of this session."""
         if distributed.rank() > 0:
             return
-        sessions = read_json(self.environment)["sessions"]
+        sessions = files.read_sessions(self.environment)
         sessions[-1][key] = value
         files.write_json(self.environment, {"sessions": sessions})
 
     def write_model(self, net: torch.nn.Module, description: dict[str, Any]) -> None:
         if distributed.rank() > 0:
             return
-        state = {name: value.contiguous().cpu() for name, value in net.state_dict().items()}
-        files.write_file(self.weights, lambda file: file.write(save(state)))
-        files.write_json(self.model, description)
+        write_tensors(self.weights, net.state_dict())
+        files.write_checked(self.model, description)
 
     def description(self) -> dict[str, Any]:
         """model.json: classes, sizes and preprocessing of the network."""
-        described = read_json(self.model)
+        # In the layout of the Hugging Face hub, it is config.json.
+        described = read_json(self.model if self.model.exists() else self.config)
         if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
             raise UserError(f"{self.model} does not describe a network: damaged run folder")
         return described
 
     def describe(self, key: str, value: float) -> None:
         """Add a value to model.json."""
-        files.write_json(self.model, self.description() | {key: value})
+        files.write_checked(self.model, self.description() | {key: value})
 
     def read_weights(self) -> dict[str, torch.Tensor]:
+        if self.finished() and not self.weights.exists():
+            method = self.settings()["method"]["name"]
+            raise UserError(
+                f"{self.path} is a run of {method}, which saves no network: only its accuracy is "
+                "recorded. Train another --method"
+            )
         if not self.weights.exists():
             raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
-        try:
-            return load_file(self.weights)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{self.weights} is damaged: {error}") from None
+        return read_tensors(self.weights)
+
+    def write_known_images(self, known: dict[str, torch.Tensor]) -> None:
+        if distributed.rank() == 0:
+            write_tensors(self.known_images, known)
+
+    def read_known_images(self) -> dict[str, torch.Tensor] | None:
+        """What `write_known_images` wrote; None for a run without it."""
+        return read_tensors(self.known_images) if self.known_images.exists() else None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    content = weights.to_safetensors(tensors)
+    files.write_file(path, lambda file: file.write(content))
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return weights.read_safetensors(path)
+    except Exception as error:  # a damaged file can cause any error
+        raise UserError(f"{path} is damaged: {error}") from None
 
 
 class NothingToResumeError(UserError):

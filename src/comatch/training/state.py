@@ -44,7 +44,7 @@ def restore(folder: RunFolder, run: Built) -> tuple[int, float, int]:
         run.feed.load_state_dict(state["data"])
         run.step.load_optimizer(state["optimizer"])
         restore_rank(run, [state, *state.get("others", [])], state["step"])
-    except (KeyError, RuntimeError, ValueError):
+    except (LookupError, RuntimeError, TypeError, AttributeError, ValueError):
         raise UserError(
             f"{folder.checkpoint} is of another version or another run: start with another --out"
         ) from None

@@ -1,9 +1,12 @@
 """The network of a finished run, and such a network as the teacher of another run."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from comatch import files
 from comatch.errors import UserError
 from comatch.methods.distill import Distill
 from comatch.nets import Network, build_encoder
@@ -22,17 +25,8 @@ def load_network(folder: RunFolder) -> Network:
             f"{folder.path} was pre-trained without labels and has no classifier: "
             f"comatch train DATA --init {folder.path} trains one"
         )
-    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    if layers := described.get("head_layers", 0):
-        encoder = WithHead(encoder, width_of(encoder), layers)
-    activation = described.get("head_activation", "leaky_relu")
-    heads = len(described["classes"]), described["embedding_dim"]
-    if components := described.get("components", 0):
-        net = build_frozen(encoder, components, *heads, activation)
-    elif described.get("frozen", False):
-        net, weights = build_frozen_0_1(encoder, weights, *heads)
-    else:
-        net = Network(encoder, *heads, activation)
+    with files.expecting(folder.model):
+        net, weights = build_network(described, weights)
     try:
         net.load_state_dict(weights)
     except RuntimeError:
@@ -40,6 +34,22 @@ def load_network(folder: RunFolder) -> Network:
             f"{folder.weights} does not fit {folder.model}: damaged run folder"
         ) from None
     return net
+
+
+def build_network(
+    described: dict[str, Any], weights: dict[str, Tensor]
+) -> tuple[Network, dict[str, Tensor]]:
+    """The network of a description, and the weights as it names them."""
+    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
+    if layers := described.get("head_layers", 0):
+        encoder = WithHead(encoder, width_of(encoder), layers)
+    activation = described.get("head_activation", "leaky_relu")
+    heads = len(described["classes"]), described["embedding_dim"]
+    if components := described.get("components", 0):
+        return build_frozen(encoder, components, *heads, activation), weights
+    if described.get("frozen", False):
+        return build_frozen_0_1(encoder, weights, *heads)
+    return Network(encoder, *heads, activation), weights
 
 
 def give_teacher(method: Distill, recipe: Recipe, classes: list[str]) -> None:

@@ -112,7 +112,7 @@ def test_a_config_without_settings_is_an_error(tmp_path, config):
     path = folder(tmp_path / "a", 0, 0.5)
     (path / "config.json").write_text(config)
     for read in (runs.rows, curves.read):
-        with pytest.raises(UserError, match="not the configuration of a run"):
+        with pytest.raises(UserError, match=r"not the configuration of a run|no JSON object"):
             read([path])
 
 

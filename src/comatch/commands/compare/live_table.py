@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from comatch.commands.report.runs import Row
+from comatch.errors import printable
 from comatch.training.progress import OpenBar, TrainingBar
 
 LINES = 3  # plain lines a run, without a terminal
@@ -74,7 +75,8 @@ class LiveTable:
         elsewhere: Mapping[str, int] | None = None,
     ) -> None:
         self.console = Console(stderr=True, quiet=not show)
-        self.title, self.methods, self.seeds, self.show = title, methods, seeds, show
+        self.title, self.methods = printable(title), methods
+        self.seeds, self.show = seeds, show
         self.elsewhere = elsewhere or {}  # number of seeds of a method that other folders have
         self.rows = {row.method: row for row in rows}
         self.running: Running | None = None

@@ -8,7 +8,7 @@ import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from comatch import tables
 from comatch.config import Config, to_json
 from comatch.config import flatten as flatten_groups
 from comatch.errors import UserError, shortened
-from comatch.files import read_json
+from comatch.files import expecting, read_json, read_sessions, read_summary
 
 RECIPE = "recipe"
 DIFFERS = "differs in"
@@ -65,33 +65,45 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return read_json(self.path / "summary.json")
+        return read_summary(self.path / "summary.json")
 
     @cached_property
     def sessions(self) -> list[dict[str, Any]]:
         """One entry for each time the run was started or resumed."""
-        sessions: list[dict[str, Any]] = read_json(self.path / "environment.json")["sessions"]
-        return sessions
+        return read_sessions(self.path / "environment.json")
 
     def metrics(self, wanted: Mapping[str, str]) -> dict[str, dict[int, float]]:
         """Metrics by name and step; `wanted` names the kind of line to read each from."""
-        file = self.path / "metrics.jsonl"
         values: dict[str, dict[int, float]] = {name: {} for name in wanted}
+        for step, kind, entry in self.journal():
+            for name in entry.keys() & wanted.keys():
+                if wanted[name] == kind:
+                    values[name][step] = entry[name]
+        return values
+
+    def all_metrics(self) -> dict[str, dict[int, float]]:
+        """Every metric by name and step."""
+        values: dict[str, dict[int, float]] = defaultdict(dict)
+        for step, _, entry in self.journal():
+            for name, value in entry.items():
+                values[name][step] = value
+        return values
+
+    def journal(self) -> Iterator[tuple[int, str, dict[str, float]]]:
+        """Each line of metrics.jsonl: the step, the kind, and the metrics."""
+        file = self.path / "metrics.jsonl"
         try:
             text = file.read_text()
         except FileNotFoundError:  # the run has just started
-            return values
+            return
         except (OSError, ValueError) as error:
             raise UserError(f"{file} cannot be read: {error}") from None
         for line in text.split("\n")[:-1]:  # a run that still trains may have written half a line
             try:
                 entry = json.loads(line)
-                for name, kind in wanted.items():
-                    if entry["kind"] == kind and name in entry:
-                        values[name][entry["step"]] = entry[name]
-            except (ValueError, TypeError, KeyError):
+                yield entry.pop("step"), entry.pop("kind"), entry
+            except (ValueError, TypeError, KeyError, AttributeError):
                 raise UserError(f"{file} was not written by comatch train") from None
-        return values
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,7 @@ def find(path: Path) -> list[Path]:
 def is_detector(path: Path) -> bool:
     """Whether `comatch transfer detect` made this folder."""
     config = Run(path).config_file
-    return config.exists() and '"coco":' in config.read_text()
+    return config.is_file() and b'"coco":' in config.read_bytes()
 
 
 def find_all(paths: Iterable[Path]) -> list[Path]:
@@ -366,8 +378,10 @@ def top5(group: Sequence[Run]) -> list[float]:
     if not all("top5" in run.summary for run in group):
         return []
     files = (group[0].path / name for name in ("model.json", "split.json"))
-    known = [read_json(file)["classes"] for file in files if file.exists()]
-    many = bool(known) and len(known[0]) >= MANY_CLASSES
+    many = False
+    for file in [file for file in files if file.exists()][:1]:
+        with expecting(file):
+            many = len(read_json(file)["classes"]) >= MANY_CLASSES
     return [run.summary["top5"] for run in group] if many else []
 
 

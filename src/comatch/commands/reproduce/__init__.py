@@ -28,7 +28,7 @@ from comatch.commands.report.runs import Row
 from comatch.config import require
 from comatch.device import choose_device
 from comatch.errors import UserError, shortened
-from comatch.files import read_json
+from comatch.files import read_summary
 from comatch.planning import Request, Settings, load_dataset
 from comatch.tables import to_csv, to_markdown
 from comatch.training.recipe import Recipe
@@ -342,7 +342,7 @@ def mismatch(folder: RunFolder, cell: Cell) -> str:
     unlike = differences(settings_of_run(folder), cell)
     if unlike:
         return shortened(unlike, between="; ")
-    if folder.finished() and "top1" not in read_json(folder.summary):
+    if folder.finished() and "top1" not in read_summary(folder.summary):
         return "it was not tested: its data has no test part"
     return ""
 

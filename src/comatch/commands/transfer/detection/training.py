@@ -76,7 +76,7 @@ class FineTuning:
                     means = averages(self.meter.read()) | {"lr": lr, "unread": len(self.unread)}
                     journal.write(self.done, "train", means)
                     bar.show(self.done, means)
-                self.position, self.seconds = journal.position, time.perf_counter() - began
+                self.position, self.seconds = journal.position(), time.perf_counter() - began
                 if self.done == last or self.done % save_every == 0 or stopping:
                     self.save()
                 if stopping and self.done < last:

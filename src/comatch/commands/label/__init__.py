@@ -1,0 +1,1 @@
+"""`comatch label`: a local page to label pictures on. Nothing here loads PyTorch but `worker`."""

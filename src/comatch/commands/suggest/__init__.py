@@ -1,0 +1,1 @@
+"""Which pictures to label next. `choose` has the function; `table` loads no PyTorch."""

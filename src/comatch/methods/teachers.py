@@ -1,0 +1,48 @@
+"""What label spreading and self-training say of unlabelled images, before the first step.
+
+Both know only the features that an encoder has at the start. Their mistakes differ, so the product
+of their answers is confident where both are right.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from comatch import propagation
+from comatch.methods import self_training
+from comatch.propagation import shares
+from comatch.types import Examples
+
+LEAST_SHARE = 1e-3  # of a class: a teacher may be wrong
+NEIGHBOURS, ALPHA = 15, 0.8  # of label spreading
+FOLDS, THRESHOLD = 3, 0.75  # of self-training
+
+
+@torch.no_grad()
+def answer(x: Tensor, y: Tensor, u: Tensor, views: Tensor, classes: int) -> Tensor:
+    """The product of both answers [U, C], from features of labelled and unlabelled images.
+
+    `views` [X, V, D] are examples of the labelled images for self-training.
+    """
+    v_x, v_u = F.normalize(x, dim=1), F.normalize(u, dim=1)
+    spread = propagation.spread_labels(v_x, y, v_u, classes, NEIGHBOURS, ALPHA)
+    trained = self_trained(Examples(views, y, u), classes)
+    return shares(moderate(spread) * moderate(trained))
+
+
+def self_trained(examples: Examples, classes: int) -> Tensor:
+    """The probabilities [U, C] of logistic regression that labels some images by itself."""
+    p = examples.u.new_zeros(len(examples.u), classes)
+    if len(p):
+        fitted = self_training.fit(examples, FOLDS, THRESHOLD)
+        found = torch.from_numpy(fitted.predict_proba(examples.u.cpu().numpy()))
+        p[:, torch.from_numpy(fitted.classes_).to(p.device)] = found.to(p)
+    return p
+
+
+def moderate(p: Tensor) -> Tensor:
+    """Divide p [U, C] by the square root of its mean, and leave a small share to each class.
+
+    So a class is not predicted everywhere, and classes may still differ in size.
+    """
+    return shares(p / p.mean(0).clamp(min=1e-9).sqrt()).clamp(min=LEAST_SHARE)
