@@ -26,7 +26,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import comatch
-from comatch.classifier import Classifier
+from comatch.classifier import TrainedClassifier
 from comatch.data.image_folder import find_images
 
 UNKNOWN_SHARE = 0.3
@@ -149,7 +149,7 @@ def link(paths: list[Path], folder: Path) -> None:
         (folder / f"{number:05d}{path.suffix}").symlink_to(path.resolve())
 
 
-def outputs(classifier: Classifier, paths: list[Path]) -> tuple[Tensor, Tensor, Tensor]:
+def outputs(classifier: TrainedClassifier, paths: list[Path]) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities, features and fit of image files."""
     found = [
         classifier.predict(paths[begin : begin + CHUNK]) for begin in range(0, len(paths), CHUNK)

@@ -149,7 +149,10 @@ def main() -> None:
         finally:
             server.terminate()
             server.wait()
+    described = json.loads((Path(given.run) / "model.json").read_text())
     found = {
+        "net": described["net"],
+        "image_size": described["image_size"],
         "cores": os.cpu_count(),
         "load_before": os.getloadavg()[0],
         "machine": platform.machine(),

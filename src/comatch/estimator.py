@@ -145,7 +145,10 @@ class Classifier(
         """Write the classifier for `comatch.load` and for predict, export and serve."""
         check_is_fitted(self)
         make_folder(Path(folder))
-        RunFolder(Path(folder)).write_model(self.trained_.net, self.description_)
+        run = RunFolder(Path(folder))
+        run.write_model(self.trained_.net, self.description_)
+        if known := self.trained_.known_images:
+            run.write_known_images(known.to_store())
 
     # ------------------------------------------------------------------------- conversion
 

@@ -20,7 +20,7 @@ import comatch
 from comatch.commands import hub
 from comatch.errors import UserError
 from comatch.training.run_folder import RunFolder
-from helpers import assert_one_line_error, make_classifier, read_json
+from helpers import assert_one_line_error, make_classifier
 
 REVISION = "a" * 40
 
@@ -115,6 +115,7 @@ def here(hub_server, monkeypatch, tmp_path):
     hub_server.files.clear()
     template = hub_server.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", hub_server.url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_token")
@@ -159,8 +160,8 @@ def test_the_files_have_the_layout_of_the_hub(run, tmp_path):
         json.dumps({"method": "comatch", "labels": 40, "unlabelled": 1000, "top1": 0.915})
     )
     hub.package(RunFolder(run), folder, "me/pets")
-    config, described = read_json(folder / "config.json"), read_json(run / "model.json")
-    assert config == {**described, "library_name": "comatch"}
+    described = RunFolder(run).description()
+    assert RunFolder(folder).description() == {**described, "library_name": "comatch"}
     assert (
         load_file(folder / "model.safetensors").keys()
         == load_file(run / "model.safetensors").keys()

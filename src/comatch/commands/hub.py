@@ -1,8 +1,9 @@
 """Classifiers on the Hugging Face hub, in the layout of its model mixins.
 
-    config.json          classes, sizes and preprocessing of the network, as in model.json
-    model.safetensors    the weights
-    README.md            the model card
+    config.json                 classes, sizes and preprocessing of the network, as in model.json
+    model.safetensors           the weights
+    known_images.safetensors    features of labelled images, which `fit` is computed from
+    README.md                   the model card
 
 Nothing in a repository is executed.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from comatch.errors import UserError
-from comatch.files import write_texts
+from comatch.files import read_json, write_checked, write_text
 from comatch.training.run_folder import Run, RunFolder, folder_of
 
 PREFIX = "hf://"
@@ -55,7 +56,7 @@ def download(name: str) -> RunFolder:
         found = snapshot_download(
             repo,
             revision=revision or None,
-            allow_patterns=["config.json", "model.safetensors"],
+            allow_patterns=["config.json", "*.safetensors"],
             library_name="comatch",
         )
     return RunFolder(Path(found))
@@ -65,14 +66,11 @@ def package(run: RunFolder, folder: Path, repo: str) -> None:
     """Write the files of a repository."""
     run.read_weights()  # a damaged or missing file is found here, not by those who load it
     described = run.description()
-    shutil.copyfile(run.weights, folder / "model.safetensors")
-    write_texts(
-        folder,
-        {
-            "config.json": json.dumps({**described, "library_name": "comatch"}, indent=2) + "\n",
-            "README.md": card(run, described, repo),
-        },
-    )
+    for file in (run.weights, run.known_images):
+        if file.exists():
+            shutil.copyfile(file, folder / file.name)
+    write_checked(folder / "config.json", {**described, "library_name": "comatch"})
+    write_text(folder / "README.md", card(run, described, repo))
 
 
 def card(run: RunFolder, described: dict[str, Any], repo: str) -> str:
@@ -85,7 +83,9 @@ def card(run: RunFolder, described: dict[str, Any], repo: str) -> str:
         tags=["comatch", "semi-supervised-learning"],
     )
     own = run.path / CARD
-    body = own.read_text() if own.exists() else f"# {repo}\n\n{facts(run, described)}"
+    body = (
+        own.read_text(encoding="utf-8") if own.exists() else f"# {repo}\n\n{facts(run, described)}"
+    )
     return f"---\n{data.to_yaml()}\n---\n\n{body}\n\n## Use\n\n{USAGE.format(repo=repo)}\n"
 
 
@@ -97,7 +97,7 @@ def facts(run: RunFolder, described: dict[str, Any]) -> str:
         f"- network: {described['net']}, images of {described['image_size']} pixels",
     ]
     if run.summary.exists():
-        summary = json.loads(run.summary.read_text())
+        summary = read_json(run.summary)
         lines += [
             f"- method: {summary['method']}",
             f"- learned from {summary['labels']:,} labels and {summary['unlabelled']:,} "

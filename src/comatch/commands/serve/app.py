@@ -26,11 +26,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from torch import Tensor
 
 from comatch.classifier import TrainedClassifier
 from comatch.commands.serve import Address, Limits
-from comatch.commands.serve.batches import Batches, BusyError
+from comatch.commands.serve.batches import Answer, Batches, BusyError
 from comatch.commands.serve.security import Guard, LimitBody, error
 from comatch.data.images import ImageError, read_upload
 
@@ -50,7 +49,7 @@ POLICY = "; ".join(
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)  # of the histogram
 
 
-Answer = Callable[[Request], Awaitable[dict[str, Any]]]
+Work = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
 class Upload(NamedTuple):
@@ -154,13 +153,13 @@ class Service:
         """The files of a form, and the prediction or the error of each."""
         return await self.timed(request, self.answer_batch)
 
-    async def timed(self, request: Request, answer: Answer) -> Response:
+    async def timed(self, request: Request, work: Work) -> Response:
         """The answer, or why there is none, counted for the metrics."""
         began, status = time.perf_counter(), 500
         self.metrics.running.inc()
         try:
             try:
-                response: Response = JSONResponse(await answer(request))
+                response: Response = JSONResponse(await work(request))
             except HTTPException as failure:
                 response = await failed(request, failure)
             except BusyError:
@@ -198,13 +197,13 @@ class Service:
             tasks = (self.classify(upload.content) for upload in uploads)
             found = await asyncio.gather(*tasks, return_exceptions=True)
         records = []
-        for upload, p in zip(uploads, found, strict=True):
-            if isinstance(p, ImageError):
-                records.append({"name": upload.name, "error": str(p)})
-            elif isinstance(p, BaseException):
-                raise p
+        for upload, answer in zip(uploads, found, strict=True):
+            if isinstance(answer, ImageError):
+                records.append({"name": upload.name, "error": str(answer)})
+            elif isinstance(answer, BaseException):
+                raise answer
             else:
-                records.append({"name": upload.name, **self.record(p)})
+                records.append({"name": upload.name, **self.record(answer)})
         return {"predictions": records}
 
     @asynccontextmanager
@@ -224,7 +223,7 @@ class Service:
                 if isinstance(value, UploadFile)
             ]
 
-    async def classify(self, content: bytes) -> Tensor:  # [C]
+    async def classify(self, content: bytes) -> Answer:
         size, side = self.classifier.image_size, self.classifier.resize
         try:
             async with self.decoding:
@@ -234,15 +233,17 @@ class Service:
         except ImageError:
             self.metrics.refused.inc()
             raise
-        p = await self.batches.predict(pixels)
-        self.metrics.images.labels(self.classifier.classes[int(p.argmax())]).inc()
-        return p
+        answer = await self.batches.predict(pixels)
+        best = int(answer.probabilities.argmax())
+        self.metrics.images.labels(self.classifier.classes[best]).inc()
+        return answer
 
-    def record(self, p: Tensor) -> dict[str, Any]:
-        best = int(p.argmax())
-        shares = [round(share, 6) for share in p.tolist()]
+    def record(self, answer: Answer) -> dict[str, Any]:
+        best = int(answer.probabilities.argmax())
+        shares = [round(share, 6) for share in answer.probabilities.tolist()]
         return {
             "label": self.classifier.classes[best],
             "probability": shares[best],
+            "fit": None if answer.fit is None else round(answer.fit, 4),
             "probabilities": dict(zip(self.classifier.classes, shares, strict=True)),
         }

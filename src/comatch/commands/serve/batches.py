@@ -1,7 +1,9 @@
 """Images of several requests are classified together, which is faster than one by one."""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +13,15 @@ from comatch.classifier import TrainedClassifier
 
 BATCH = 32
 
-Waiting = tuple[np.ndarray, "asyncio.Future[Tensor]"]
+
+class Answer(NamedTuple):
+    """The probabilities [C] of an image, and how well it fits the classes if that is known."""
+
+    probabilities: Tensor
+    fit: float | None
+
+
+Waiting = tuple[np.ndarray, "asyncio.Future[Answer]"]
 
 
 class BusyError(Exception):
@@ -26,8 +36,8 @@ class Batches:
         self.queue: asyncio.Queue[Waiting] = asyncio.Queue(waiting)
         self.thread = ThreadPoolExecutor(1, "comatch-serve")
 
-    async def predict(self, pixels: np.ndarray) -> Tensor:  # [3, S, S] -> [C]
-        found: asyncio.Future[Tensor] = asyncio.get_running_loop().create_future()
+    async def predict(self, pixels: np.ndarray) -> Answer:  # [3, S, S]
+        found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
             self.queue.put_nowait((pixels, found))
         except asyncio.QueueFull:
@@ -56,5 +66,9 @@ class Batches:
                 if not found.done():
                     found.set_result(row)
 
-    def _predict(self, pixels: Tensor) -> Tensor:  # [n, 3, S, S] -> [n, C]
-        return self.classifier.predict(pixels).probabilities
+    def _predict(self, pixels: Tensor) -> list[Answer]:  # [n, 3, S, S]
+        found = self.classifier.predict(pixels)
+        fits: Sequence[float | None] = [None] * len(pixels)
+        if found.fit is not None:
+            fits = found.fit.tolist()
+        return [Answer(p, fit) for p, fit in zip(found.probabilities, fits, strict=True)]
