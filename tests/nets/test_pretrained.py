@@ -621,7 +621,7 @@ def test_a_resumed_run_does_not_need_the_initial_weights(encoder_file, tmp_path,
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     comatch.train("digits", **options, settings=settings, out=whole)
 
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -4,8 +4,13 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+import comatch
+from comatch import planning
+from comatch.errors import UserError
+from comatch.planning import Request
 from comatch.training.lars import Lars
 from comatch.training.schedules import SCHEDULES, warmed
 
@@ -40,6 +45,24 @@ def test_a_weight_of_zeros_moves():
     weight.grad = torch.ones(2, 2)
     optimizer.step()
     assert torch.equal(weight.detach(), -torch.ones(2, 2))
+
+
+def test_the_classifier_has_a_learning_rate_of_its_own(tmp_path, tiny):
+    """From a run, with a recipe whose optimiser would be Muon; both rates follow the schedule."""
+    options = {"labels": 20, "device": "cpu", "progress": False, "recipe": "folder"}
+    del tiny["bank_size"]
+    first = comatch.train("digits", steps=1, out=tmp_path / "a", settings=tiny, **options)
+    settings = {**tiny, "head_lr": 0.5, "lr": 1e-12, "weight_decay": 0, "ema_decay": 0}
+    again = {**options, "init": first.path, "method": "supervised"}
+    run = comatch.train("digits", steps=2, out=tmp_path / "b", settings=settings, **again)
+    before, after = (load_file(r.path / "model.safetensors") for r in (first, run))
+    torch.testing.assert_close(before["encoder.stem.weight"], after["encoder.stem.weight"])
+    assert (after["classifier.weight"] - before["classifier.weight"]).abs().max() > 1e-3
+    bad = {**settings, "optimizer": "muon"}
+    with pytest.raises(UserError, match="only optimizer=sgd"):
+        comatch.train("digits", steps=1, out=tmp_path / "c", settings=bad, **again)
+    plain = planning.plan(Request("digits", settings={}), torch.device("cpu"))
+    assert plain.optim.head_lr is None
 
 
 def exactly(value):

@@ -29,13 +29,7 @@ from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
 from comatch.methods.pi_model import PiModel
-from comatch.methods.pretraining.byol import Byol
-from comatch.methods.pretraining.moco_v2 import MoCoV2
-from comatch.methods.pretraining.pcl import Pcl
-from comatch.methods.pretraining.pirl import Pirl
-from comatch.methods.pretraining.pretraining import Pretraining
-from comatch.methods.pretraining.simclr import SimCLR
-from comatch.methods.pretraining.swav import SwAV
+from comatch.methods.pretraining import PRETRAINING, Pretraining
 from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
@@ -71,10 +65,6 @@ METHODS: dict[str, type[Method]] = {
 ESTIMATORS: dict[str, type[Estimator]] = {
     estimator.Config.method: estimator
     for estimator in (LogisticRegression, Knn, LabelSpreading, SelfTraining)
-}
-
-PRETRAINING: dict[str, type[Method]] = {
-    method.Config.method: method for method in (SimCLR, MoCoV2, Byol, SwAV, Pirl, Pcl)
 }
 
 

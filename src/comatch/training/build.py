@@ -74,7 +74,8 @@ def build(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) 
     sync_batchnorm(method)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     bf16 = choose_precision(recipe.precision, device) == "bf16"
-    for net in method.networks:
+    taught = [method.teacher.net] if isinstance(method, Distill) else []
+    for net in (*method.networks, *taught):
         net.compute_dtype = torch.bfloat16 if bf16 else None
     if whole:
         feed: Feed = build_feature_feed(recipe, dataset, split, method, whole, mean, std)

@@ -54,13 +54,6 @@ class OptimConfig(Config):
     weight_decay: float = setting(5e-4, "weight decay")
     decay_norms: bool = setting(False, "apply weight decay to batch norm and norm biases too")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.head_lr is None or self.optimizer == "sgd",
-            f"head_lr={self.head_lr}: only optimizer=sgd has a learning rate for the classifier",
-        )
-
 
 def build(
     method: Method, lr: Tensor, config: OptimConfig, head_lr: Tensor | None = None
@@ -70,6 +63,10 @@ def build(
     With `head_lr`, the classifier has that learning rate.
     """
     c = config
+    require(
+        c.head_lr is None or c.optimizer == "sgd",
+        f"head_lr={c.head_lr}: only optimizer=sgd has a learning rate for the classifier",
+    )
     if c.optimizer == "lars":
         learning = [p for p in method.parameters() if p.requires_grad]
         return Lars(learning, lr, c.momentum, c.weight_decay)
