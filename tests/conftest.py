@@ -47,9 +47,10 @@ def interpreter(monkeypatch):
     interpreter = pytest.importorskip("triton.runtime.interpreter", reason="needs Triton")
     patch_tensor = interpreter._patch_lang_tensor
 
-    def patch_more(tensor, scope):
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    def patch_more(tensor, *scopes):  # none before Triton 3.6
+        patch_tensor(tensor, *scopes)
+        for scope in scopes:
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_more)
 

@@ -13,6 +13,8 @@ from PIL import Image
 from comatch import recipes
 from comatch.config import settings_of
 from comatch.methods.fixmatch import FixMatch
+from comatch.nets import Network, build_encoder
+from comatch.training.run_folder import RunFolder
 from comatch.training.signals import StopRequest
 from comatch.types import Batch
 
@@ -31,6 +33,14 @@ TINY = {
     "log_every": 2,
     "eval_every": 4,
     "checkpoint_every": 3,
+}
+# Memories and heads of methods without labels that fit a few images.
+SMALL = {
+    "moco_v2": {"queue_size": 20, "norm_groups": 4},
+    "byol": {"hidden_dim": 16},
+    "swav": {"prototypes": 6, "hidden_dim": 16, "small_views": 2},
+    "pirl": {"negatives": 10},
+    "pcl": {"queue_size": 20, "norm_groups": 4, "clusters": 3, "clusterings": 2, "negatives": 4},
 }
 TINY_SHARED = {key: value for key, value in TINY.items() if key != "bank_size"}  # any method's
 
@@ -204,3 +214,21 @@ def random_batches(count, b, mub, views, classes, unlabelled=None):
         if unlabelled:
             rows = torch.randperm(unlabelled, generator=generator)[:mub]
         yield Batch(x, y, tuple(u), rows)
+
+
+def make_classifier(folder: Path, classes=("lying", "standing"), image_size=8) -> Path:
+    """The part of a run folder that predicts, with random weights."""
+    torch.manual_seed(0)
+    described = {
+        "net": "wrn-10-1",
+        "stem": "small",
+        "image_size": image_size,
+        "embedding_dim": 4,
+        "classes": list(classes),
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.25, 0.25, 0.25],
+    }
+    net = Network(build_encoder("wrn-10-1", image_size, "small"), len(classes), 4)
+    folder.mkdir(parents=True, exist_ok=True)
+    RunFolder(folder).write_model(net, described)
+    return folder

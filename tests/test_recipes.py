@@ -69,7 +69,15 @@ def test_other_methods_have_the_values_of_their_papers(method):
     """They train for 1,024 epochs (section 4.1); what their papers leave open is as in CoMatch."""
     ours, cifar10 = recipes.get("cifar10", "comatch"), recipes.get("cifar10", method)
     assert cifar10.optim.steps == (512 if method.startswith("comatch") else 1024) * 1024
-    many = ("comatch", "comatch_momentum", "fixmatch", "fixmatch_da", "uda", "supervised")
+    many = (
+        "comatch",
+        "comatch_momentum",
+        "fixmatch",
+        "fixmatch_da",
+        "uda",
+        "supervised",
+        "distill",
+    )
     assert cifar10.optim.mu == (7 if method in many else 1)
     own = settings_of(ours.method).keys() | settings_of(cifar10.method).keys()
     a, b = values_of(ours), values_of(cifar10)

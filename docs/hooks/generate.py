@@ -102,16 +102,18 @@ def methods_page() -> Iterator[str]:
     yield "# Methods and their settings\n"
     yield "Choose a method with `--method NAME`. Its settings are given as all others are,"
     yield "with `--set KEY=VALUE`. The defaults are those of the method's own paper where it"
-    yield "has one; a [recipe](settings.md#recipes) may change them.\n"
-    for name in methods.METHODS:
-        method = methods.METHODS[name]
+    yield "has one; a [recipe](settings.md#recipes) may change them. Methods without labels are for"
+    yield "`comatch pretrain`, all others for `comatch train`.\n"
+    for name in (*methods.METHODS, *methods.PRETRAINING):
+        method = methods.find(name)
         yield f"## {name} {{#{name}}}\n"
         source = sys.modules[method.__module__].__doc__ or inspect.getdoc(method) or ""
         yield from prose(source.strip())
         if method.views:
             yield f"Views of each unlabelled image: {', '.join(method.views)}.\n"
         yield from settings_table(config.parts_of(methods.config(name)))
-        yield f"More: [the method and our implementation](../explanation/methods/{name}.md)\n"
+        page = name if method.uses_labels else f"pretraining/{name}"
+        yield f"More: [the method and our implementation](../explanation/methods/{page}.md)\n"
 
 
 def prose(docstring: str) -> Iterator[str]:

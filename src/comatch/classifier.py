@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from comatch import evaluation, files
 from comatch.data.images import ImageError, read_image, square
 from comatch.data.streaming import middle
 from comatch.errors import UserError
-from comatch.nets import Network, build_encoder
+from comatch.evaluation.known_images import KnownImages
+from comatch.nets import Network
 from comatch.nets.engine import Engine
-from comatch.nets.frozen import build_frozen, build_frozen_0_1
 from comatch.training.run_folder import RunFolder
+from comatch.training.trained import load_network
 
 MANY = 200  # images from which converting the network is worth its two seconds
 
@@ -31,12 +32,29 @@ class Predictions:
     labels: list[str]  # [N] the likeliest class
     probabilities: Tensor  # [N, C]
     classes: list[str]  # [C]
+    features: Tensor  # [N, width] that the probabilities were computed from
+    fit: Tensor | None  # [N] how well each image fits the classes, 0 to 1; None: not known
 
 
-class Classifier:
+class FilePrediction(NamedTuple):
+    """What a classifier says of one file."""
+
+    path: Path
+    probabilities: Tensor | None  # [C]; None: it cannot be read
+    why: str = ""  # it cannot be read
+    fit: float | None = None
+
+
+class TrainedClassifier:
     """A trained network with its classes and preprocessing."""
 
-    def __init__(self, net: Network, description: dict[str, Any], device: torch.device) -> None:
+    def __init__(
+        self,
+        net: Network,
+        description: dict[str, Any],
+        device: torch.device,
+        known_images: KnownImages | None = None,
+    ) -> None:
         self.net = net.to(device).eval()
         self.classes: list[str] = description["classes"]
         self.image_size: int = description["image_size"]
@@ -44,14 +62,18 @@ class Classifier:
         self.mean = torch.tensor(description["mean"], device=device)
         self.std = torch.tensor(description["std"], device=device)
         self.temperature: float = description.get("temperature", 1.0)
+        self.known_images = known_images
         self.engine: Engine | None = None
 
-    def expect(self, images: int) -> None:
-        """Get ready for so many images. For many on a CPU, the network is converted first."""
+    def expect(self, images: int, at_once: int | None = None) -> None:
+        """Get ready for so many images. For many on a CPU, the network is converted first.
+
+        It then computes `at_once` images together, and no fewer: few of them arrive at a server.
+        """
         if images >= MANY and self.mean.device.type == "cpu" and self.engine is None:
-            probabilities = Probabilities(self.net)
             device = self.mean.device
-            self.engine = Engine(probabilities, self.mean, self.std, self.image_size, device)
+            outputs, size = Outputs(self.net), self.image_size
+            self.engine = Engine(outputs, self.mean, self.std, size, device, at_once)
 
     def predict(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Predictions:
         """Classifies one image or several.
@@ -61,11 +83,14 @@ class Classifier:
         """
         pixels = self._pixels(images)
         if self.engine:
-            p = self.engine(pixels)
+            both = self.engine(pixels)
         else:
-            p = evaluation.probabilities(self.net, pixels, self.mean, self.std)
+            both = evaluation.outputs(self.net, pixels, self.mean, self.std)
+        features, p = both.tensor_split([both.shape[1] - len(self.classes)], dim=1)
         p = evaluation.temperature.soften(p, self.temperature)
-        return Predictions([self.classes[i] for i in p.argmax(1).tolist()], p, self.classes)
+        fit = self.known_images.fit(features) if self.known_images else None
+        labels = [self.classes[i] for i in p.argmax(1).tolist()]
+        return Predictions(labels, p, self.classes, features, fit)
 
     def _pixels(self, images: ImageInput | Sequence[ImageInput] | Tensor) -> Tensor:
         size = self.image_size
@@ -86,15 +111,16 @@ class Classifier:
         return torch.from_numpy(np.stack(arrays))
 
 
-class Probabilities(nn.Module):
-    """From normalised images to class probabilities."""
+class Outputs(nn.Module):
+    """From normalised images to features and class probabilities, side by side."""
 
     def __init__(self, net: Network) -> None:
         super().__init__()
         self.encoder, self.classifier = net.encoder, net.classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.softmax(self.classifier(self.encoder(images)), dim=1)
+        features = self.encoder(images)
+        return torch.cat([features, F.softmax(self.classifier(features), dim=1)], dim=1)
 
 
 def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, size, size] uint8
@@ -109,41 +135,18 @@ def to_array(image: ImageInput, size: int, resize: int) -> np.ndarray:  # [3, si
     return middle(square(image, resize), size)
 
 
-def load_classifier(folder: RunFolder, device: torch.device) -> Classifier:
+def load_classifier(folder: RunFolder, device: torch.device) -> TrainedClassifier:
     """The classifier of a run folder of any version. Nothing in the folder is executed."""
-    weights, described = folder.read_weights(), folder.description()
+    net, stored = load_network(folder), folder.read_known_images()
+    known = KnownImages.of(stored) if stored else None
     with files.expecting(folder.model):
-        net, weights = build_network(described, weights)
-    try:
-        net.load_state_dict(weights)
-    except RuntimeError:
-        raise UserError(
-            f"{folder.weights} does not fit {folder.model}: damaged run folder"
-        ) from None
-    with files.expecting(folder.model):
-        return Classifier(net, described, device)
-
-
-def build_network(
-    described: dict[str, Any], weights: dict[str, Tensor]
-) -> tuple[Network, dict[str, Tensor]]:
-    """The network of a description, and the weights as it names them."""
-    encoder = build_encoder(described["net"], described["image_size"], described["stem"])
-    activation = described.get("head_activation", "leaky_relu")
-    heads = len(described["classes"]), described["embedding_dim"]
-    if components := described.get("components", 0):
-        net = build_frozen(encoder, components, *heads, activation)
-    elif described.get("frozen", False):
-        return build_frozen_0_1(encoder, weights, *heads)
-    else:
-        net = Network(encoder, *heads, activation)
-    return net, weights
+        return TrainedClassifier(net, folder.description(), device, known)
 
 
 def predict_files(
-    classifier: Classifier, paths: Sequence[Path], chunk: int = 256
-) -> Iterator[tuple[Path, Tensor | None, str]]:
-    """Each file with its class probabilities [C], or with None and why it cannot be read."""
+    classifier: TrainedClassifier, paths: Sequence[Path], chunk: int = 256
+) -> Iterator[FilePrediction]:
+    """Classify files in chunks; one that cannot be read has no probabilities."""
 
     def read(path: Path) -> np.ndarray | ImageError:
         try:
@@ -157,12 +160,14 @@ def predict_files(
             some = paths[begin : begin + chunk]
             results = list(pool.map(read, some))
             readable = [result for result in results if isinstance(result, np.ndarray)]
-            rows: Iterator[Tensor] = iter(())
+            rows: Iterator[tuple[Tensor, float | None]] = iter(())
             if readable:
-                pixels = torch.from_numpy(np.stack(readable))
-                rows = iter(classifier.predict(pixels).probabilities)
+                found = classifier.predict(torch.from_numpy(np.stack(readable)))
+                fits = [None] * len(readable) if found.fit is None else found.fit.tolist()
+                rows = zip(found.probabilities, fits, strict=True)
             for path, result in zip(some, results, strict=True):
                 if isinstance(result, np.ndarray):
-                    yield path, next(rows), ""
+                    p, fit = next(rows)
+                    yield FilePrediction(path, p, fit=fit)
                 else:
-                    yield path, None, str(result)
+                    yield FilePrediction(path, None, str(result))

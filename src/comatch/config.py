@@ -80,10 +80,16 @@ class Config:
 
 
 @dataclass(frozen=True)
-class MethodConfig(Config):
-    """Settings that every method has. Each method adds its own beside its code."""
+class NamedConfig(Config):
+    """The settings of a method, beside its code."""
 
     method: ClassVar[str]  # the name after --method
+
+
+@dataclass(frozen=True)
+class MethodConfig(NamedConfig):
+    """Settings that every method has that learns from labels. Each method adds its own."""
+
     ema_decay: float = setting(0.999, "decay of the EMA model", least=0, most=1)
     evaluate: str = setting(
         "ema",
@@ -166,7 +172,7 @@ def to_json(config: Config) -> dict[str, Any]:
     for one in dataclasses.fields(config):
         value = getattr(config, one.name)
         plain[one.name] = to_json(value) if isinstance(value, Config) else value
-    if isinstance(config, MethodConfig):
+    if isinstance(config, NamedConfig):
         plain = {"name": config.method, **plain}
     return typing.cast(dict[str, Any], json.loads(json.dumps(plain)))
 

@@ -158,3 +158,29 @@ def ramp_up(share: Tensor) -> Tensor:
     It rises from exp(-5) at `share` 0 to 1 at `share` 1, and stays there.
     """
     return torch.exp(-5 * (1 - share.clamp(0, 1)) ** 2)
+
+
+def nt_xent(z: Tensor, other: Tensor, t: float) -> Tensor:
+    """The contrastive loss of SimCLR (Chen et al., 2020), equation 1, of both views [N, D].
+
+        l(i, j) = -log exp(z_i . z_j / t) / sum_{k != i} exp(z_i . z_k / t)
+
+    The mean is over all 2N rows i, of which each has the other view j of its image as positive.
+    """
+    rows = torch.cat([z, other])
+    logits = rows @ rows.T / t
+    itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+    positive = torch.arange(len(rows), device=rows.device).roll(len(z))
+    return F.cross_entropy(logits.masked_fill(itself, -torch.inf), positive)
+
+
+def info_nce(q: Tensor, k: Tensor, negatives: Tensor, t: float) -> Tensor:
+    """The contrastive loss of MoCo (He et al., 2020), equation 1.
+
+        L_b = -log exp(q_b . k_b / t) / (exp(q_b . k_b / t) + sum_j exp(q_b . n_j / t))
+
+    q and k are [B, D], the negatives n [K, D]; the mean is over the batch.
+    """
+    positive = (q * k).sum(1, keepdim=True)
+    logits = torch.cat([positive, q @ negatives.to(q.dtype).T], 1) / t
+    return -F.log_softmax(logits, dim=1)[:, 0].mean()

@@ -7,6 +7,7 @@ and without a device sync.
 import copy
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comatch import distributed
@@ -131,6 +132,20 @@ class Averages(nn.Module):
         old, mass = self.rows.index_select(0, images), self.mass.index_select(0, images)
         self.rows.index_copy_(0, images, new.lerp(old, self.alpha))
         self.mass.index_copy_(0, images, torch.ones_like(mass).lerp(mass, self.alpha))
+
+
+class UnitAverages(Averages):
+    """Averages that start as random vectors of length one instead of zeros."""
+
+    def __init__(self, images: int, width: int, alpha: float) -> None:
+        super().__init__(images, width, alpha)
+        self.rows.copy_(random_units(images, width))
+        self.mass.fill_(1)
+
+
+def random_units(rows: int, width: int) -> Tensor:  # [rows, width]
+    """Random vectors of length one."""
+    return F.normalize(torch.randn(rows, width), dim=1)
 
 
 class Ema(nn.Module):

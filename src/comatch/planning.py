@@ -10,17 +10,18 @@ import torch
 
 from comatch import methods, recipes
 from comatch.config import labels_text, parse, replace, values_of
-from comatch.data import sources, summary
+from comatch.data import in_memory, sources, summary
 from comatch.data.config import Reading
+from comatch.data.in_memory import Given
 from comatch.data.splits import Split
 from comatch.data.summary import Summary
-from comatch.device import choose_precision
+from comatch.device import choose_device, choose_precision
 from comatch.errors import UserError, shortened
 from comatch.nets import encoders
 from comatch.nets.pretrained import is_timm
 from comatch.training.init_weights import channel_statistics, check_exists
 from comatch.training.recipe import Recipe
-from comatch.training.run_folder import RunFolder
+from comatch.training.run_folder import PRETRAINING, RunFolder
 from comatch.types import Dataset
 
 LISTED = 5  # images that a warning names
@@ -34,7 +35,9 @@ Settings = Mapping[str, Any] | Sequence[str]  # {"alpha": 1.0}, or ["alpha=1.0"]
 class Request:
     """What to train. The recipe decides whatever is left out."""
 
-    data: str | Path | None = None  # digits, cifar10, stl10, or the path of a folder of images
+    # digits, cifar10, stl10, the path of a folder of images, or images given in Python: a pair
+    # (images, labels), a table, a data set, or a dictionary with a `train` and a `test` of these
+    data: Any = None
     method: str | None = None  # see `comatch methods`, or the path of a file with a method
     recipe: str | None = None  # see `comatch recipes`; default: the one for the data
     labels: int | float | None = None  # to keep, the same number a class; below 1: a share
@@ -50,13 +53,22 @@ class Request:
     strict: bool = False  # images with two labels are an error
     progress: bool = True  # show progress on stderr
 
+    def __post_init__(self) -> None:
+        if self.data is not None and not isinstance(self.data, str | Path | Given):
+            object.__setattr__(self, "data", in_memory.given(self.data))
+
+    @property
+    def given(self) -> Given | None:
+        """The images, if they were given in Python."""
+        return self.data if isinstance(self.data, Given) else None
+
     def overrides(self) -> dict[str, Any]:
         """The settings that have an option of their own and were given.
 
         Paths are made absolute, so that a run can be resumed from another folder.
         """
         given = {
-            "data": None if self.data is None else absolute_data(str(self.data)),
+            "data": None if self.data is None else name_of_data(self.data),
             "labels": self.labels,
             "labels_file": self.labels_file and str(Path(self.labels_file).absolute()),
             "init": self.init and absolute_weights(self.init),
@@ -64,30 +76,48 @@ class Request:
             "seed": self.seed,
             "view_seconds": self.time,
         }
+        given = {key: value for key, value in given.items() if value is not None}
         if self.encoder not in (None, encoders.NONE):
-            given = encoders.settings_of(self.encoder) | {k: v for k, v in given.items() if v}
-        return {key: value for key, value in given.items() if value is not None}
+            given = encoders.settings_of(self.encoder) | given
+        return given
 
 
-def as_request(data: "str | Path | Request | None", options: Mapping[str, Any]) -> Request:
+def as_request(data: Any, options: Mapping[str, Any]) -> Request:
     """A request as it is, or one made from `data` and the other fields."""
     if isinstance(data, Request):
         return dataclasses.replace(data, **options)
     return Request(data, **options)
 
 
-def plan(request: Request, device: torch.device) -> Recipe:
+def plan(request: Request, device: torch.device, pretraining: bool = False) -> Recipe:
     """The recipe of a new run. An unknown name or an impossible value is an error."""
+    if request.method:
+        methods.check_kind(request.method, pretraining)
     given, gpu = request.overrides(), device.type == "cuda"
-    name = request.recipe or recipes.default_for(given.get("data", "digits"), gpu)
+    if pretraining and given.keys() & {"labels", "labels_file", "frozen", "view_seconds"}:
+        raise UserError("pre-training uses no label and no frozen encoder: leave these options out")
+    name = request.recipe or recipes.default_for(given.get("data", "digits"), gpu, pretraining)
     if request.recipe is None and "frozen" in given:
         name = recipes.ENCODED
     elif chooses_encoder(request, name) and (found := encoders.first_available(gpu)):
         name, given = recipes.ENCODED, encoders.settings_of(found.name) | given
+    elif "frozen" not in given:
+        given = pretrained_network(given.get("init")) | given
     planned = recipes.get(name, request.method)
+    methods.check_kind(planned.method.method, pretraining)  # of a recipe for the other
     given |= typed(planned, request.settings)
     planned = complete(replace(planned, **given), given)
     return replace(planned, precision=choose_precision(planned.precision, device))
+
+
+def pretrained_network(init: str | None) -> dict[str, Any]:
+    """The settings of the network of a run without labels, for a run that starts from it."""
+    folder = RunFolder(Path(init or ""))
+    if not init or is_timm(init) or not folder.model.exists():
+        return {}
+    described = folder.description()
+    named = ("net", "stem", "image_size")
+    return {key: described[key] for key in named} if described.get("pretraining") else {}
 
 
 def chooses_encoder(request: Request, recipe: str) -> bool:
@@ -108,14 +138,19 @@ def complete(recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
     dataset, model, optim = recipe.dataset, recipe.model, recipe.optim
     if not dataset.data:
         raise UserError(f"recipe '{recipe.name}' needs data: give the path of a folder of images")
-    if dataset.labels_file and "labels" not in given:
-        recipe = replace(recipe, labels=None)  # all that the file lists
+    listed = dataset.labels_file or dataset.data.startswith(in_memory.PREFIX)
+    if listed and "labels" not in given:
+        recipe = replace(recipe, labels=None)  # all that were given
     if model.init and optim.init_lr and "lr" not in given:
         recipe = replace(recipe, lr=optim.init_lr)
     if model.init and optim.init_steps and "steps" not in given:
         recipe = replace(recipe, steps=optim.init_steps)
-    if model.init and "optimizer" not in given:
+    if model.init and recipe.uses_labels and "optimizer" not in given:
         recipe = replace(recipe, optimizer="sgd")  # Muon's rates are for random weights
+    if not model.init and "head_lr" not in given:
+        recipe = replace(recipe, head_lr=None)  # a classifier learns faster than given features
+    if model.init_head_layers and (not model.init or model.frozen or not recipe.uses_labels):
+        raise UserError("init_head_layers is for fine-tuning from a run without labels: add --init")
     if model.frozen and not model.init:
         raise UserError("frozen=yes keeps the initial weights of the encoder: add --init")
     if not model.frozen and recipe.features.view_seconds:
@@ -132,6 +167,8 @@ def typed(recipe: Recipe, settings: Settings) -> dict[str, Any]:
     values = dict(settings) if isinstance(settings, Mapping) else parse(recipe, settings)
     if values.get("init"):
         values["init"] = absolute_weights(values["init"])
+    if values.get("teacher"):
+        values["teacher"] = str(Path(values["teacher"]).expanduser().absolute())
     return values
 
 
@@ -163,12 +200,35 @@ def refuse_changes(folder: RunFolder, asked: Iterable[tuple[str, Any, Any]]) -> 
 
 
 def load_dataset(
-    reading: Reading, data_dir: Path, progress: bool = True, strict: bool = False
+    reading: Reading,
+    data_dir: Path,
+    progress: bool = True,
+    strict: bool = False,
+    given: Given | None = None,
 ) -> Dataset:
     """The data set. Images that cannot be read, and labels of images that have two, are left out.
 
     Both give a warning. With `strict`, an image with two labels is an error.
     """
+    if given or reading.dataset.data.startswith(in_memory.PREFIX):
+        dataset = read_given(reading, given, progress, strict)
+    else:
+        dataset = read_named(reading, data_dir, progress, strict)
+    warn_of_unused(dataset)
+    return dataset
+
+
+def read_given(reading: Reading, given: Given | None, progress: bool, strict: bool) -> Dataset:
+    """The images that were given in Python."""
+    if given is None:
+        raise in_memory.must_be_given(reading.dataset.data)
+    dataset = in_memory.read(given, reading, progress, strict)
+    labels_file = reading.dataset.labels_file
+    return sources.relabel(dataset, Path(labels_file)) if labels_file else dataset
+
+
+def read_named(reading: Reading, data_dir: Path, progress: bool, strict: bool) -> Dataset:
+    """The images of a source or of a folder."""
     config, stream = reading.dataset, reading.streaming.stream
     labels_file = Path(config.labels_file) if config.labels_file else None
     size: int | None = config.image_size
@@ -176,9 +236,16 @@ def load_dataset(
         size = None  # their own: the encoder sees them larger
     elif reading.encoded:
         stream = "yes"
-    dataset = sources.load(config.data, data_dir, size, progress, labels_file, stream, strict)
-    warn_of_unused(dataset)
-    return dataset
+    return sources.load(
+        config.data,
+        data_dir,
+        size,
+        progress,
+        labels_file,
+        stream,
+        strict,
+        reading.labels_needed,
+    )
 
 
 def warn_of_unused(dataset: Dataset) -> None:
@@ -226,9 +293,10 @@ def encoder_lines(recipe: Recipe) -> list[tuple[str, str]]:
 
 def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     """runs/digits-comatch-40-seed0, or with -2, -3, ... behind it where that is taken."""
-    data, method = Path(recipe.dataset.data).name, recipe.method_name
+    data, method = short_name(recipe.dataset.data), recipe.method_name
     labels = labels_text(recipe.dataset.labels).replace("%", "pct")
-    stem = f"{data}-{method}-{labels}-seed{recipe.seed}"
+    learned = f"{method}-{labels}" if recipe.uses_labels else method
+    stem = f"{data}-{learned}-seed{recipe.seed}"
     taken, path, number = None, Path("runs") / stem, 1
     while path.exists():
         number += 1
@@ -236,10 +304,48 @@ def default_folder(recipe: Recipe, resume: bool) -> RunFolder:
     return RunFolder(taken if resume and taken else path)
 
 
-def absolute_data(data: str) -> str:
+def pretraining_folder(request: Request, out: str | Path | None, resume: bool) -> Path:
+    """The folder of the part without labels in the run folder of a request."""
+    if out is not None:
+        return Path(out) / PRETRAINING
+    recipe = plan(request, choose_device(request.device))
+    return default_folder(recipe, resume).path / PRETRAINING
+
+
+def pretraining_request(request: Request, method: str, steps: int | None) -> Request:
+    """A request without labels for the network that another request trains."""
+    recipe = plan(request, choose_device(request.device))
+    model, dataset = recipe.model, recipe.dataset
+    return Request(
+        request.data,
+        method=method,
+        steps=steps,
+        seed=request.seed,
+        data_dir=request.data_dir,
+        device=request.device,
+        settings={
+            "net": model.net,
+            "stem": model.stem,
+            "image_size": dataset.image_size,
+            "flip": recipe.views.flip,
+            "stream": recipe.streaming.stream,
+        },
+        progress=request.progress,
+    )
+
+
+def name_of_data(data: str | Path | Given) -> str:
     """The name of a data set as it is, the path of a folder made absolute."""
+    if isinstance(data, Given):
+        return data.name
     path = Path(data).expanduser()
-    return data if data in sources.SOURCES or not path.exists() else str(path.absolute())
+    named = str(data) in sources.SOURCES or not path.exists()
+    return str(data) if named else str(path.absolute())
+
+
+def short_name(data: str) -> str:
+    """For the name of a run folder."""
+    return Path(data).name.removeprefix(in_memory.PREFIX)
 
 
 def absolute_method(method: str) -> str:

@@ -72,7 +72,10 @@ class Task(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a method sees in one step. The true classes of unlabelled images are not in it."""
+    """What a method sees in one step. The true classes of unlabelled images are not in it.
+
+    For a method that uses no label, x and y are empty.
+    """
 
     x: Tensor  # [B, 3, H, W]   labelled, weak view, normalised
     y: Tensor  # [B]

@@ -9,14 +9,19 @@ from helpers import assert_one_line_error
 
 
 def test_methods_are_listed_with_their_docstrings(cli):
-    known = {**methods.METHODS, **methods.ESTIMATORS}
-    assert descriptions() == {name: method.__doc__.strip() for name, method in known.items()}
+    trained = {**methods.METHODS, **methods.ESTIMATORS}
+    for pretraining, known in ((False, trained), (True, methods.PRETRAINING)):
+        documented = {name: m.__doc__.strip() for name, m in known.items()}
+        assert descriptions(pretraining) == documented
     code, out, _ = cli("methods")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == sorted(known)
+    first, second = out.split("\n\n")
+    assert [line.split()[0] for line in first.splitlines()] == sorted(trained)
+    _, *rest = second.splitlines()
+    assert [line.split()[0] for line in rest] == sorted(methods.PRETRAINING)
 
 
-@pytest.mark.parametrize("name", [*methods.METHODS, *methods.ESTIMATORS])
+@pytest.mark.parametrize("name", [*methods.METHODS, *methods.ESTIMATORS, *methods.PRETRAINING])
 def test_settings_of_a_method(cli, name):
     code, out, _ = cli("methods", name)
     assert code == 0
@@ -26,7 +31,7 @@ def test_settings_of_a_method(cli, name):
 def test_recipes_are_listed(cli):
     code, out, _ = cli("recipes")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(recipes.RECIPES)
+    assert [line.split()[0] for line in out.splitlines()] == list(recipes.ALL)
 
 
 def test_settings_of_a_recipe(cli):
@@ -34,6 +39,7 @@ def test_settings_of_a_recipe(cli):
     assert code == 0
     assert all(setting in out for setting in ("edge_threshold", "labels", "muon_lr"))
     assert "edge_threshold" not in cli("recipes", "cifar10", "--method", "supervised")[1]
+    assert "queue_size" in cli("recipes", "pretrain-cifar10", "--method", "moco_v2")[1]
 
 
 def test_unknown_names(cli):

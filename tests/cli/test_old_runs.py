@@ -63,8 +63,8 @@ def test_settings_of_recorded_results_are_read():
     configs = [path for path in RESULTS.rglob("config.json") if '"coco":' not in path.read_text()]
     assert configs
     for path in configs:
-        dataset, _ = RunFolder(path.parent).data_config()
-        assert Run(path.parent).recipe["data"] == dataset.data
+        reading = RunFolder(path.parent).reading()
+        assert Run(path.parent).recipe["data"] == reading.dataset.data
 
 
 def test_groups_and_flat_settings_are_read_alike(run, tmp_path):

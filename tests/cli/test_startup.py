@@ -43,6 +43,9 @@ finally:
         (["predict", "nowhere", "image.png"], 2),
         (["predict", "run", "nowhere.png"], 2),
         (["export", "nowhere"], 2),
+        (["serve", "nowhere"], 2),
+        (["serve", "run", "--host", "0.0.0.0"], 2),
+        (["push", "run", "name"], 2),
         (["report", "nowhere"], 2),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import comatch
-from comatch.classifier import Classifier
+from comatch.classifier import TrainedClassifier
 from comatch.commands import export as export_module
 from comatch.errors import UserError
 from comatch.nets import Network, build_encoder
@@ -57,7 +57,7 @@ def classifier(run):
 @pytest.fixture(scope="module")
 def digits(run):
     recipe = RunFolder(run).recipe()
-    return load_dataset(recipe.dataset, recipe.streaming, Path("data")).test.images
+    return load_dataset(recipe.reading, Path("data")).test.images
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_temperature_and_normalisation_are_part_of_the_file(exported, run, digit
     p = predict(exported.path, digits)
     for change in ({"temperature": 1.0}, {"mean": [0.5] * 3}, {"std": [0.5] * 3}):
         described = RunFolder(run).description() | change
-        other = Classifier(comatch.load(run, "cpu").net, described, torch.device("cpu"))
+        other = TrainedClassifier(comatch.load(run, "cpu").net, described, torch.device("cpu"))
         assert (other.predict(digits).probabilities - p).abs().max() > 0.01, change
 
 

@@ -86,6 +86,7 @@ def workplace(tmp_path, trained, monkeypatch):
     torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "weights.pth")
     create = timm.create_model  # pretrained weights are not downloaded: random ones will do
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **o: create(name, **o))
+    monkeypatch.setattr("comatch.nets.encoders.is_available", lambda name: True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sources, "SOURCES", dict(sources.SOURCES))  # a page adds one
     return tmp_path
@@ -95,6 +96,8 @@ def shortened(command, words):
     if command == "train" and "--resume" not in words:
         given = words.index("--steps") if "--steps" in words else len(words)
         words = [*words[:given], *words[given + 2 :], *SMALL]
+    if command == "pretrain":
+        words = [*words, "--steps", "2", "--set", "batch=10"]
     if command == "compare":
         words = [{"0,1,2": "0"}.get(word, word) for word in words] + SMALL
     if command == "reproduce" and words[0] != "curves":
@@ -127,20 +130,25 @@ def test_commands_run_as_written(page, workplace, cli, trained):
 @pages_with(programs)
 def test_programs_run_as_written(page, workplace, monkeypatch):
     comparison = importlib.import_module("comatch.commands.compare")
-    train, compare = api.train, comparison.compare
+    train, pretrain, compare = api.train, api.pretrain, comparison.compare
     small = {"steps": 2, "progress": False}
 
     def train_little(*data, **options):
         settings = {"batch": 10, "mu": 2, "image_size": 48}
-        return train(*data, **options, **small, settings=settings)
+        return train(*data, **{**options, **small, "settings": settings})
+
+    def pretrain_little(*data, **options):
+        return pretrain(*data, **options, **small, settings={"batch": 10})
 
     def compare_little(*data, **options):
         return compare(*data, **options, **small, settings={"batch": 10, "mu": 2})
 
     monkeypatch.setattr(api, "train", train_little)
+    monkeypatch.setattr(api, "pretrain", pretrain_little)
     monkeypatch.setattr(comparison, "compare", compare_little)
+    names = {"__name__": "page"}  # a later block goes on from those before it
     for text in programs(page):
-        exec(compile(text, page, "exec"), {"__name__": "page"})
+        exec(compile(text, page, "exec"), names)
 
 
 def test_the_losses_learn_in_a_loop_of_ones_own():

@@ -1,5 +1,6 @@
 """Every method has a page: its metrics are those that it logs, its steps those of the recipes."""
 
+import dataclasses
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from comatch import methods, recipes
 from comatch.config import settings_of
 from comatch.nets import WideResNet
 from comatch.types import Batch, Task
+from helpers import SMALL
 
 PAGES = ROOT / "docs" / "explanation" / "methods"
 
@@ -32,20 +34,25 @@ def test_the_table_of_methods_has_the_values_of_the_recipes():
     lines = (PAGES / "index.md").read_text().splitlines()
     assert [line for line in lines if line.startswith("| [")] == list(map(row, methods.METHODS))
     assert {page.stem for page in PAGES.glob("*.md")} == {"index", "estimators", *methods.METHODS}
+    without_labels = {page.stem for page in (PAGES / "pretraining").glob("*.md")}
+    assert without_labels == {"index", *methods.PRETRAINING}
 
 
-@pytest.mark.parametrize("name", methods.METHODS)
+@pytest.mark.parametrize("name", [*methods.METHODS, *methods.PRETRAINING])
 def test_a_page_lists_the_metrics_of_its_method(name):
-    page = (PAGES / f"{name}.md").read_text()
-    method = methods.METHODS[name]
+    method = methods.find(name)
+    folder = PAGES if method.uses_labels else PAGES / "pretraining"
+    page = (folder / f"{name}.md").read_text()
+    built = dataclasses.replace(methods.config(name), **SMALL.get(name, {}))
+    built = methods.build(built, WideResNet(10, 1), Task(3, unlabelled=8))
     torch.manual_seed(0)
     batch = Batch(
         torch.randn(4, 3, 8, 8),
         torch.tensor([0, 1, 2, 0]),
-        tuple(torch.randn(6, 3, 8, 8) for _ in method.views),
-        torch.arange(6),
+        tuple(torch.randn(8, 3, 8, 8) for _ in built.views),
+        torch.arange(8),
     )
-    step = methods.build(methods.config(name), WideResNet(10, 1), Task(3, unlabelled=6))(batch)
+    step = built(batch)
     logged = set(step.metrics)
     if step.pseudo_labels is not None:
         logged |= {"confident", "pseudo_accuracy"}  # which the training step adds

@@ -11,6 +11,8 @@ from helpers import error
 pytest.importorskip("triton")
 from comatch.kernels import conv
 
+pytestmark = pytest.mark.skipif(not conv.LOADS_KERNELS, reason="needs PyTorch 2.11")
+
 COUNTS = [(16, 32), (32, 32)]  # channels in and out that the kernels support
 GPUS = {"80": 166_912, "90": 232_448}  # bytes of shared memory available to a block
 

@@ -12,20 +12,22 @@ from comatch import methods
 from comatch.augment.policies import POLICIES
 from comatch.nets import build_encoder
 from comatch.types import Task
-from helpers import random_batches
+from helpers import SMALL, random_batches
 
 CLASSES, B, MU = 4, 8, 2
 TASK = Task(CLASSES, steps=10, unlabelled=20)
+ALL = {**methods.METHODS, **methods.PRETRAINING}
 
 
 def build(name):
     torch.manual_seed(0)
-    method = methods.build(methods.config(name), build_encoder("wrn-10-1", 8), TASK)
-    return method.double()
+    config = dataclasses.replace(methods.config(name), **SMALL.get(name, {}))
+    return methods.build(config, build_encoder("wrn-10-1", 8), TASK).double()
 
 
 def batches(method, count):
-    return random_batches(count, B, B * MU, len(method.views), CLASSES, TASK.unlabelled)
+    labelled = B if method.uses_labels else 0
+    return random_batches(count, labelled, B * MU, len(method.views), CLASSES, TASK.unlabelled)
 
 
 def forward(method, batch):
@@ -47,7 +49,7 @@ def take(method, batch, lr=0.1):
     return step
 
 
-@pytest.fixture(params=methods.METHODS)
+@pytest.fixture(params=ALL)
 def method(request):
     return build(request.param)
 
@@ -60,7 +62,7 @@ def test_views_and_docstring(method):
 
 def test_a_step_is_finite_and_changes_every_parameter(method):
     before = {n: p.detach().clone() for n, p in method.named_parameters() if p.requires_grad}
-    for batch in batches(method, 2):
+    for batch in batches(method, 3):
         step = take(method, batch)
         assert step.loss.isfinite()
         assert step.loss.shape == ()
@@ -74,7 +76,7 @@ def test_a_step_is_finite_and_changes_every_parameter(method):
     for name, p in method.named_parameters():
         if p.requires_grad:
             assert not torch.equal(p, before[name]), name
-    assert method.step.item() == 2
+    assert method.step.item() == 3
 
 
 def test_forward_writes_nothing_but_batch_norm(method):
@@ -99,6 +101,9 @@ def test_state_dict_is_the_whole_state(method):
 
 @pytest.mark.parametrize("evaluate", ["raw", "ema"])
 def test_raw_or_averaged_weights_are_evaluated(method, evaluate):
+    if not method.uses_labels:
+        assert method.evaluated is method.net
+        return
     method.config = dataclasses.replace(method.config, evaluate=evaluate)
     assert method.evaluated is (method.net if evaluate == "raw" else method.ema.net)
     assert ("averaged" in method.evaluated_weights) == (evaluate == "ema")
@@ -115,7 +120,7 @@ def test_images_without_labels(build_run, name):
     if not methods.METHODS[name].views:
         return
     run = build_run(method=name, labels=40)
-    too = name in ("vat", "pi_model", "mean_teacher", "temporal_ensembling")
+    too = name in ("vat", "pi_model", "mean_teacher", "temporal_ensembling", "distill")
     truth, labelled = run.feed.labels_u, run.feed.labels_x
     assert len(truth) == (1438 if too else 1398)
     if too:

@@ -13,7 +13,7 @@ import torchvision
 from safetensors.torch import load_file, save_file
 
 import comatch
-from comatch import methods, planning
+from comatch import api, methods, planning
 from comatch.config import replace
 from comatch.data import sources, splits
 from comatch.errors import UserError
@@ -23,7 +23,7 @@ from comatch.training.build import build
 from comatch.training.init_weights import load_initial
 from comatch.training.run_folder import RunFolder
 from comatch.types import Task
-from helpers import TINY, TINY_WORDS
+from helpers import TINY, TINY_WORDS, make_images
 
 CPU = torch.device("cpu")
 FAST = ["--labels", 20, "--steps", 2, "--device", "cpu", *TINY_WORDS]
@@ -230,6 +230,60 @@ def test_a_projector_is_loaded_completely_or_not_at_all():
     assert "fc (4)" in loaded.unused
 
 
+# ------------------------------------------------------------ other methods without labels
+
+
+def published_layout(method, encoder):
+    """A ResNet-18 in the layout in which the checkpoints of a method are published."""
+    head = {"weight": torch.rand(128, 512), "bias": torch.rand(128)}
+    if method == "simclr":  # converted to torchvision's names, with a linear classifier
+        return {"state_dict": {**encoder, **prefixed("fc.", linear(512, 1000))}}
+    if method == "byol":  # converted: the online network's encoder
+        online = prefixed("module.", {**encoder, **prefixed("fc.", linear(512, 1000))})
+        return {"epoch": 300, "online_backbone": online}
+    if method == "byol, whole":
+        target = {name: value + 1 for name, value in encoder.items()}
+        return {
+            "model": {
+                **prefixed("online_network.encoder.", encoder),
+                **prefixed("target_network.encoder.", target),
+                **prefixed("predictor.0.", head),
+            }
+        }
+    if method == "swav":
+        heads = prefixed("projection_head.0.", head) | {"prototypes.weight": torch.rand(30, 128)}
+        return prefixed("module.", {**encoder, **heads})
+    if method == "pirl":  # VISSL
+        trunk = prefixed("_feature_blocks.", encoder)
+        model = {"trunk": trunk, "heads": prefixed("0.clf.0.", head)}
+        return {
+            "phase_idx": 100,
+            "classy_state_dict": {"base_model": {"model": model, "meta": {}}, "train_phase_idx": 9},
+        }
+    assert method == "pcl"
+    key = {name: value + 1 for name, value in encoder.items()}
+    state = {
+        **prefixed("module.encoder_q.", encoder | prefixed("fc.", head)),
+        **prefixed("module.encoder_k.", key),
+        "module.queue": torch.rand(128, 16),
+    }
+    return {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": {"lr": 0.03}}
+
+
+@pytest.mark.parametrize("method", ["simclr", "byol", "byol, whole", "swav", "pirl", "pcl"])
+def test_published_encoders_without_labels(tmp_path, method):
+    encoder = random_values(timm.create_model("resnet18", num_classes=0).state_dict())
+    torch.save(published_layout(method, encoder), tmp_path / "published.pth")
+    net = network("resnet18", 96, "standard")
+    before = copied(net)
+    weights = pretrained.read_file(tmp_path / "published.pth")
+    loaded = pretrained.fill(net, weights, method)
+    assert loaded.taken == loaded.wanted == 100
+    assert_encoder_is(net, encoder)
+    assert unchanged(net, before, "classifier.")
+    assert loaded.heads["projector"].startswith("new")
+
+
 # ---------------------------------------------------------------- the authors of CoMatch
 
 
@@ -364,6 +418,7 @@ def hub(monkeypatch):
         return model
 
     monkeypatch.setattr(timm, "create_model", create_model)
+    monkeypatch.setattr("comatch.nets.encoders.is_available", lambda name: True)
     return asked
 
 
@@ -397,7 +452,19 @@ def test_unknown_timm_weights(hub, source, net, fragment):
     assert hub == []
 
 
-def test_timm_without_a_network(monkeypatch, caplog):
+def test_timm_without_a_network(monkeypatch, tmp_path):
+    """The error comes before the data is read, without the hub's attempts."""
+    options = {"recipe": "folder", "settings": {"net": "resnet18"}, "init": "timm"}
+    make_images(tmp_path / "images")
+    monkeypatch.setattr(api, "load_dataset", None)
+    with pytest.raises(UserError) as error:
+        comatch.train(tmp_path / "images", **options, out=tmp_path / "run", progress=False)
+    for fragment in ("model.safetensors of timm/resnet18.a1_in1k", "Hub", "--init FILE"):
+        assert fragment in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_download_that_fails(monkeypatch, hub, caplog):
     def unreachable(*_, **__):
         logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 4/5].")
         raise OSError("We couldn't connect to the hub. Please look at\nthis page about it")
@@ -408,7 +475,7 @@ def test_timm_without_a_network(monkeypatch, caplog):
     assert "cannot get its weights for resnet18 (We couldn't connect to the hub)" in str(
         error.value
     )
-    assert "give the file" in str(error.value)
+    assert "--init FILE" in str(error.value)
     assert not caplog.records
     assert "\n" not in str(error.value)
 
@@ -429,17 +496,11 @@ def built(recipe, dataset):
     return build(recipe, dataset, split, CPU)
 
 
-def load_into(method, recipe, classes):
-    return load_initial(method, recipe.model, recipe.dataset.image_size, classes)
-
-
 @pytest.mark.parametrize("method", methods.METHODS)
-def test_network_and_ema_copy_get_the_weights(encoder_file, method):
-    encoder = build_encoder("wrn-10-1", 8)
-    method = methods.build(methods.config(method), encoder, Task(classes=3, unlabelled=6))
-    loaded = load_into(method, recipe_from(encoder_file), ["a", "b", "c"])
-    assert loaded.taken == loaded.wanted
-    state = torch.load(encoder_file, weights_only=True)
+def test_network_and_ema_copy_get_the_weights(encoder_file, build_run, method):
+    run = build_run(method=method, init=str(encoder_file))
+    assert run.loaded.taken == run.loaded.wanted
+    method, state = run.method, torch.load(encoder_file, weights_only=True)
     assert_encoder_is(method.net, state)
     for name, value in method.ema.net.state_dict().items():
         assert torch.equal(value, method.net.state_dict()[name]), name
@@ -491,7 +552,8 @@ def test_the_classifier_of_other_classes_is_not_loaded(tmp_path):
     encoder = build_encoder("wrn-10-1", 8)
     method = methods.build(methods.config("comatch"), encoder, Task(classes=10))
     before = copied(method.net)
-    loaded = load_into(method, recipe_from(tmp_path / "run"), [f"other {i}" for i in range(10)])
+    recipe, classes = recipe_from(tmp_path / "run"), [f"other {i}" for i in range(10)]
+    loaded = load_initial(method.net, recipe.model, recipe.dataset.image_size, classes)
     assert loaded.heads["classifier"] == "new (not known to be for these classes)"
     assert loaded.heads["projector"] == "loaded"
     assert unchanged(method.net, before, "classifier.")

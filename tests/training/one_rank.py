@@ -12,11 +12,12 @@ from comatch.nets import build_encoder
 from comatch.nets.sync_batchnorm import sync_batchnorm
 from comatch.training import signals, state
 from comatch.types import Batch, Task
-from helpers import random_batches
+from helpers import SMALL, random_batches
 
 CLASSES, B, MU, STEPS = 4, 4, 2, 6
 TASK = Task(CLASSES, steps=STEPS, unlabelled=20, epoch=2)
-DRAWS = {"mixmatch", "remixmatch", "vat"}  # forward draws random numbers, different on each rank
+# Forward draws random numbers, different on each rank.
+DRAWS = {"mixmatch", "remixmatch", "vat", "moco_v2", "pirl", "pcl"}
 # A bank that wraps around and a threshold that some images pass.
 SETTINGS = {
     "comatch": {"bank_size": 20, "threshold": 0.4, "alignment_window": 3, "edge_threshold": 0.2},
@@ -24,6 +25,7 @@ SETTINGS = {
     "fixmatch": {"threshold": 0.4},
     "fixmatch_da": {"threshold": 0.4, "alignment_window": 3},
     "uda": {"threshold": 0.4},
+    **SMALL,
 }
 
 
@@ -37,8 +39,9 @@ def build(name, **settings):
 
 def batches(method):
     """This rank's part of the batches, which are the same in every process."""
-    some, more = distributed.share(B), distributed.share(B * MU)
-    whole = random_batches(STEPS, B, B * MU, len(method.views), CLASSES, TASK.unlabelled)
+    labelled = B if method.uses_labels else 0
+    some, more = distributed.share(labelled), distributed.share(B * MU)
+    whole = random_batches(STEPS, labelled, B * MU, len(method.views), CLASSES, TASK.unlabelled)
     for x, y, u, rows in whole:
         yield Batch(x[some], y[some], tuple(view[more] for view in u), rows[more])
 
@@ -64,7 +67,7 @@ def learn(name, compiled=False, **settings):
 
 def cases():
     """The name of each case and its arguments to `learn`."""
-    yield from ((name, {"name": name}) for name in methods.METHODS)
+    yield from ((name, {"name": name}) for name in (*methods.METHODS, *methods.PRETRAINING))
     yield "comatch, graph of the paper", {"name": "comatch", "graph": "paper"}
     yield "comatch, adaptive", {"name": "comatch", "selection": "adaptive", "selection_decay": 0.7}
     yield "comatch_momentum, compiled", {"name": "comatch_momentum", "compiled": True}
@@ -124,14 +127,20 @@ def stopped(after):
     signals.StopRequest = StopsAt
 
 
+def group_threads():
+    """The process group's own threads, by their names: libraries may have started others."""
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+
 def count_threads():
-    """Print the number of threads after `leave`, since the process group has some of its own."""
+    """Print how many threads of the process group are left after `leave`."""
     leave = distributed.leave
 
     def leave_and_count():
+        assert group_threads() or not Path("/proc/self/task").exists()
         leave()
-        if os.path.exists("/proc/self/task"):
-            print(f"threads left: {len(os.listdir('/proc/self/task'))}", file=sys.stderr)
+        print(f"threads of the group left: {len(group_threads())}", file=sys.stderr)
 
     distributed.leave = leave_and_count
 

@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 FROZEN = {**TINY, "frozen": True, "views": 6}
 SHARED = {key: value for key, value in FROZEN.items() if key != "bank_size"}  # any method's
 WORDS = as_options(FROZEN)
-ROTATING = ["remixmatch", "s4l_rotation"]
+ROTATING = ["remixmatch", "s4l_rotation", "distill"]
 OTHERS = [name for name in methods.METHODS if name not in ROTATING]
 
 

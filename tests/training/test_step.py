@@ -29,7 +29,7 @@ def take_steps(run, first, last):
 
 def load_test(run, folder):
     recipe = run.recipe
-    return load_dataset(recipe.dataset, recipe.streaming, folder, progress=False).test
+    return load_dataset(recipe.reading, folder, progress=False).test
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def build_run(imagenet, method, device="cpu", **settings):
     where = torch.device(device)
     request = Request(imagenet, method, "folder", labels=20, settings=settings)
     recipe = plan(request, where)
-    dataset = load_dataset(recipe.dataset, recipe.streaming, imagenet, progress=False)
+    dataset = load_dataset(recipe.reading, imagenet, progress=False)
     split = splits.make(dataset, recipe.dataset, recipe.split_seed)
     return build(recipe, dataset, split, where)
 

@@ -20,7 +20,7 @@ class AugmentBatch:
         self.unlabelled = [policies.build(name, views) for name in names]
 
     def __call__(self, x: Tensor, y: Tensor, u: Tensor, rows: Tensor) -> Batch:
-        labelled = self.plain(self.labelled(x))
+        labelled = self.plain(self.labelled(x) if len(x) else x)
         return Batch(labelled, y, tuple(self.plain(view(u)) for view in self.unlabelled), rows)
 
     def plain(self, images: Tensor) -> Tensor:

@@ -102,6 +102,31 @@ def blur(images: Tensor) -> Tensor:
     return blurred
 
 
+def sample_sigmas(n: int, device: torch.device) -> Tensor:
+    """Deviations of a Gaussian blur in pixels: 0.1 to 2."""
+    return 0.1 + 1.9 * torch.rand(n, device=device)  # [N]
+
+
+def gaussian_blur(images: Tensor, sigmas: Tensor) -> Tensor:
+    """A blur of its own strength for each image; the kernel is a tenth of the side wide (SimCLR).
+
+    Shifted copies of the whole batch are summed: first along rows, then along columns.
+    """
+    radius = max(1, round(images.shape[-1] / 20))
+    offsets = torch.arange(-radius, radius + 1, device=images.device)
+    weights = (-0.5 * (offsets / sigmas[:, None]).square()).exp()
+    weights = weights / weights.sum(1, keepdim=True)  # [N, 2 radius + 1]
+    for dim, pad in ((3, (radius, radius, 0, 0)), (2, (0, 0, radius, radius))):
+        padded, side = F.pad(images, pad, mode="reflect"), images.shape[dim]
+        images = torch.stack(
+            [
+                _column(weight) * padded.narrow(dim, i, side)
+                for i, weight in enumerate(weights.unbind(1))
+            ]
+        ).sum(0)
+    return images
+
+
 def hue(images: Tensor, shift: Tensor) -> Tensor:
     """Shift the hue by a share of the colour circle; HSV saturation and value are kept."""
     red, green, blue = images.split(1, dim=1)
@@ -129,12 +154,22 @@ class Jitter(NamedTuple):
     amounts: Tensor  # [N, 4] by property: three factors and the hue shift
 
 
-def sample_jitter(n: int, strength: float, hue_strength: float, device: torch.device) -> Jitter:
-    """Factors in 1 - strength .. 1 + strength, shifts in -hue_strength .. hue_strength."""
+def sample_jitter(
+    n: int,
+    strength: float,
+    hue_strength: float,
+    device: torch.device,
+    saturation: float | None = None,
+) -> Jitter:
+    """Factors in 1 - strength .. 1 + strength, shifts in -hue_strength .. hue_strength.
+
+    The factor of saturation may have a strength of its own.
+    """
     order = torch.rand(n, 4, device=device).argsort(1)
     swing = 2 * torch.rand(n, 4, device=device) - 1
-    factors, shift = 1 + strength * swing[:, :HUE], hue_strength * swing[:, HUE:]
-    return Jitter(order, torch.cat((factors, shift), 1))
+    strengths = (strength, strength, strength if saturation is None else saturation)
+    factors = [1 + s * swing[:, i : i + 1] for i, s in enumerate(strengths)]
+    return Jitter(order, torch.cat((*factors, hue_strength * swing[:, HUE:]), 1))
 
 
 def jitter(images: Tensor, params: Jitter) -> Tensor:

@@ -49,15 +49,21 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 
 
 def sample_resized_crop(
-    n: int, height: int, width: int, min_area: float, device: torch.device, tries: int = 10
+    n: int,
+    height: int,
+    width: int,
+    min_area: float,
+    device: torch.device,
+    tries: int = 10,
+    max_area: float = 1.0,
 ) -> Tensor:
-    """Rows (top, left, height, width) of boxes with at least `min_area` of the image.
+    """Rows (top, left, height, width) of boxes with this share of the image's area.
 
     Area and aspect ratio (3/4 .. 4/3, uniform in the logarithm) of a box are drawn until it fits
     into the image. All tries are drawn at once, and the first that fits is used; if none fits, it
     is the largest central box.
     """
-    share = min_area + (1 - min_area) * torch.rand(n, tries, device=device)
+    share = min_area + (max_area - min_area) * torch.rand(n, tries, device=device)
     area = height * width * share
     ratio = ((2 * torch.rand(n, tries, device=device) - 1) * math.log(4 / 3)).exp()
     central_tall = min(height, round(width * 4 / 3))

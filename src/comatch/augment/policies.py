@@ -30,6 +30,26 @@ class ViewConfig(Config):
     cutout: float = setting(
         0.5, "side of the cutout as a share of the image's side", least=0, most=1
     )
+    jitter: float = setting(
+        0.4, "contrastive views: largest change of brightness and contrast", least=0, most=1
+    )
+    saturation: float = setting(
+        0.4, "contrastive views: largest change of saturation", least=0, most=1
+    )
+    hue: float = setting(
+        0.1, "contrastive views: largest change of hue, as a share of the circle", least=0, most=0.5
+    )
+    blur: float = setting(0.0, "contrastive views: probability of a blur", least=0, most=1)
+    other_blur: float = setting(0.0, "view `other`: probability of a blur instead", least=0, most=1)
+    other_solarize: float = setting(
+        0.0, "view `other`: probability of inverting bright pixels", least=0, most=1
+    )
+    small_side: float = setting(
+        96 / 224, "side of a small view as a share of that of others", above=0, most=1
+    )
+    small_area: float = setting(
+        0.14, "maximum share of the image in a small view; the minimum is 0.05", above=0.05, most=1
+    )
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,9 @@ class Views(ViewConfig):
     size: int | None = None  # side of the views; default: that of the images
     fill: float = 128.0  # the grey of cutouts and of pixels outside the image
 
+
+SMALLEST_AREA = 0.05  # of a small view
+PUZZLE_AREA = 0.6  # smallest of a jigsaw puzzle
 
 Policy = Callable[[Tensor, Views], Tensor]
 POLICIES: dict[str, Policy] = {}
@@ -93,11 +116,61 @@ def strong(images: Tensor, views: Views) -> Tensor:
 @policy
 def contrast(images: Tensor, views: Views) -> Tensor:
     """A random crop, a flip, colour jitter or greyscale: the view of contrastive learning."""
-    n, device = len(images), images.device
+    return _distort(_maybe_flip(_random_part(images, views), views), views, views.blur)
+
+
+@policy
+def other(images: Tensor, views: Views) -> Tensor:
+    """The second view of BYOL: `contrast` with another blur, and some images solarized."""
     images = _maybe_flip(_random_part(images, views), views)
-    jittered = colour.jitter(images, colour.sample_jitter(n, 0.4, 0.1, device))
-    images = torch.where(_chance(0.8, images), jittered, images)
-    return torch.where(_chance(0.2, images), colour.grey(images), images)
+    images = _distort(images, views, views.other_blur)
+    solarized = colour.solarize(images, torch.full((len(images),), 128, device=images.device))
+    return torch.where(_chance(views.other_solarize, images), solarized, images)
+
+
+@policy
+def small(images: Tensor, views: Views) -> Tensor:
+    """A small view of SwAV's multi-crop: `contrast` of a small part at a low resolution."""
+    n, _, height, width = images.shape
+    side = round(views.small_side * (views.size or height))
+    boxes = geometry.sample_resized_crop(
+        n, height, width, SMALLEST_AREA, images.device, max_area=views.small_area
+    )
+    images = geometry.resized_crop(images, boxes, side)
+    return _distort(_maybe_flip(images, views), views, views.blur)
+
+
+@policy
+def jigsaw(images: Tensor, views: Views) -> Tensor:
+    """PIRL's puzzle: nine patches of a large crop, in a random order for each image.
+
+    In proportion to 224 pixels, the crop has 255, a cell of it 85 and the patch in it 64.
+    """
+    n, channels, height, width = images.shape
+    scale = (views.size or height) / 224
+    cell, patch = round(85 * scale), round(64 * scale)
+    boxes = geometry.sample_resized_crop(n, height, width, PUZZLE_AREA, images.device)
+    images = _maybe_flip(geometry.resized_crop(images, boxes, 3 * cell), views)
+    images = _distort(images, views, 0.0)
+    cells = images.unflatten(3, (3, cell)).unflatten(2, (3, cell))  # [N, 3, row, y, column, x]
+    cells = cells.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # [N, 9, 3, cell, cell]
+    order = torch.rand(n, 9, device=images.device).argsort(1)
+    cells = cells.gather(1, order[:, :, None, None, None].expand_as(cells)).flatten(0, 1)
+    offsets = geometry.sample_pad_crop(9 * n, 0, images.device, cell - patch + 1)
+    patches = geometry.pad_crop(cells, offsets, 0, patch).unflatten(0, (n, 3, 3))
+    return patches.permute(0, 3, 1, 4, 2, 5).reshape(n, channels, 3 * patch, 3 * patch)
+
+
+def _distort(images: Tensor, views: Views, blur: float) -> Tensor:
+    """Colour jitter, greyscale and blur, each for some images."""
+    n, device = len(images), images.device
+    drawn = colour.sample_jitter(n, views.jitter, views.hue, device, views.saturation)
+    images = torch.where(_chance(0.8, images), colour.jitter(images, drawn), images)
+    images = torch.where(_chance(0.2, images), colour.grey(images), images)
+    if not blur:
+        return images
+    blurred = colour.gaussian_blur(images, colour.sample_sigmas(n, device))
+    return torch.where(_chance(blur, images), blurred, images)
 
 
 OPERATIONS = (

@@ -1,4 +1,4 @@
-"""The command line: `comatch train | compare | evaluate | predict | export | report | ...`."""
+"""The command line: `comatch train | pretrain | compare | evaluate | predict | ...`."""
 
 import io
 import sys
@@ -18,9 +18,12 @@ from comatch.cli import (
     label,
     methods,
     predict,
+    pretrain,
+    push,
     recipes,
     report,
     reproduce,
+    serve,
     suggest,
     train,
     transfer,
@@ -59,10 +62,13 @@ for command in (  # in the order in which --help lists them
     suggest.suggest,
     label.label,
     train.train,
+    pretrain.pretrain,
     compare.compare,
     evaluate.evaluate,
     predict.predict,
     export.export,
+    serve.serve,
+    push.push,
     report.report,
     bench.bench,
     methods.methods,
@@ -83,8 +89,11 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     compiler_cache.keep_bytecode()
     try:
-        if launch.several() and sys.argv[1:2] != ["train"]:
-            raise UserError("only `comatch train` runs in several processes: leave torchrun out")
+        if launch.several() and sys.argv[1:2] not in (["train"], ["pretrain"]):
+            raise UserError(
+                "only `comatch train` and `comatch pretrain` run in several processes: leave "
+                "torchrun out"
+            )
         app()
     except UserError as error:
         fail(str(error))

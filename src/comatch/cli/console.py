@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -43,6 +44,23 @@ def resumable(*more: str) -> Iterator[None]:
         again = shlex.join(["comatch", *words, *(word for word in more if word not in words)])
         err.print(f"{saved}\nContinue with: {again}", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+def exit_stopped(step: int, folder: Path) -> NoReturn:
+    """After a stopped run: print the command that continues it, and exit with 130."""
+    if launch.rank() == 0:
+        err.print(f"stopped after step {step}; everything up to there is saved.")
+        err.print(f"Continue with: {resume_command(folder)}", soft_wrap=True, markup=False)
+    raise typer.Exit(130)
+
+
+def resume_command(folder: Path) -> str:
+    """The command that was entered, with the folder named and --resume added."""
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if not any(word == "--out" or word.startswith("--out=") for word in words):
+        words += ["--out", str(folder)] if "--baseline" not in words else []
+    start = "torchrun ... -m comatch " if launch.several() else "comatch "
+    return start + shlex.join([*words, "--resume"])
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""`comatch methods`: the names that --method takes."""
+"""`comatch methods`: the names that --method takes, of training and of pre-training."""
 
 import ast
 import sys
@@ -24,6 +24,8 @@ def methods(
 
     if name is None:
         out.print(tables.catalogue(descriptions()))
+        out.print("\n[bold]comatch pretrain[/], without labels:")
+        out.print(tables.catalogue(descriptions(pretraining=True)))
         return
     with loading_torch():
         from comatch import methods
@@ -32,11 +34,12 @@ def methods(
     out.print(tables.settings(config))
 
 
-def descriptions() -> dict[str, str]:
+def descriptions(pretraining: bool = False) -> dict[str, str]:
     """The docstring of every method, without importing any: each has a file of its name."""
+    folder = Path(comatch.__file__).with_name("methods")
     return {
         file.stem: ast.get_docstring(node) or ""
-        for file in sorted(Path(comatch.__file__).with_name("methods").glob("*.py"))
+        for file in sorted((folder / "pretraining" if pretraining else folder).glob("*.py"))
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.ClassDef) and has_config(node)
     }

@@ -57,12 +57,47 @@ def known_recipe(text: str) -> str:
 
 
 def known_method(text: str) -> str:
+    return check_method(text, pretraining=False)
+
+
+def known_pretraining(text: str) -> str:
+    return check_method(text, pretraining=True)
+
+
+def check_method(text: str, pretraining: bool) -> str:
+    """The name of a method, or a file with one, which is read later."""
     from comatch.cli.methods import descriptions
     from comatch.config import check_name
 
-    if Path(text).suffix != ".py":  # a file with a method is read later
-        check_name(text, descriptions(), "method")
+    if Path(text).suffix == ".py":
+        return text
+    if text in descriptions(not pretraining):
+        command = "train" if pretraining else "pretrain"
+        raise UserError(f"{text} is a method of another command: use comatch {command}")
+    check_name(text, descriptions(pretraining), "method")
     return text
+
+
+def known_pretraining_recipe(text: str) -> str:
+    from comatch import recipes
+    from comatch.config import check_name
+
+    check_name(text, recipes.PRETRAINING, "recipe")
+    return text
+
+
+def any_recipe(text: str) -> str:
+    from comatch import recipes
+    from comatch.config import check_name
+
+    check_name(text, recipes.ALL, "recipe")
+    return text
+
+
+def any_method(text: str) -> str:
+    from comatch.cli.methods import descriptions
+
+    return text if text in descriptions(pretraining=True) else known_method(text)
 
 
 def run_folder(text: str) -> Path:
@@ -122,6 +157,25 @@ StepsOption = Annotated[
 ]
 DeviceOption = Annotated[
     str, typer.Option(metavar="NAME", help="Compute on this device: auto, cpu, cuda or mps.")
+]
+InitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WEIGHTS",
+        help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
+        "(default: the recipe's).",
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Seed the split, the weights and the batches (default: 0)."),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write the run here (default: a folder in runs)."),
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
 ]
 DataDirOption = Annotated[
     Path | None,

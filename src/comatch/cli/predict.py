@@ -7,12 +7,15 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from comatch.cli.console import err, loading_torch, out, print_labelled
+from comatch.cli.console import err, loading_torch, out, print_labelled, print_notes
 from comatch.cli.options import DeviceOption, RunArgument
 from comatch.commands import predictions
 from comatch.commands.predictions import Prediction
 from comatch.data.names import check_images
 from comatch.errors import UserError, printable
+
+TRAIN_AGAIN = "train again with this version"
+NO_LABEL = "(no label)"  # in the table and the sheet: of rejected images
 
 
 def predict(
@@ -23,8 +26,8 @@ def predict(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write path, label, probability and the probability of each class to FILE.csv, "
-            ".json or .parquet; - is standard output.",
+            help="Write path, label, probability, fit and the probability of each class to "
+            "FILE.csv, .json or .parquet; - is standard output.",
         ),
     ] = "predictions.csv",
     sheet: Annotated[
@@ -34,6 +37,16 @@ def predict(
             help="Draw the most and least confident images of each class: FILE.png or .jpg.",
         ),
     ] = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            min=0.0,
+            max=1.0,
+            help="Give no label to out-of-distribution images: those whose fit is below RATE. "
+            "About this share of images of the classes is rejected too. Default: reject none.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that exist.")
     ] = False,
@@ -41,7 +54,12 @@ def predict(
 ) -> None:
     """Classify images with a run's classifier and write the results to a file.
 
+    `fit` says how well an image fits the classes, from 0 to 1: the share of images of
+    the classes that are at least as far from the labelled images. It is low for
+    out-of-distribution images, whatever their probabilities.
+
     [bold]comatch predict runs/mine images/unlabeled[/]
+    [bold]comatch predict runs/mine new --reject 0.05[/]
     [bold]comatch predict runs/mine new --out new.json --sheet new.png[/]
     [bold]comatch predict runs/mine new --out - | head[/]
     """
@@ -57,19 +75,32 @@ def predict(
     from comatch.cli import tables
 
     classifier = load_classifier(folder_of(run), choose_device(device))
+    if classifier.known_images is None:
+        if reject is not None:
+            raise UserError(f"{run} has no out-of-distribution statistics: {TRAIN_AGAIN}")
+        print_notes([f"{run} has no out-of-distribution statistics: fit is empty; {TRAIN_AGAIN}"])
+    elif reject is not None and reject <= (least := classifier.known_images.least):
+        why = f"the run had {1 / least - 1:.0f} images to calibrate it"
+        print_notes([f"no fit is below {least:.3g}, so --reject {reject:g} rejects none: {why}"])
     paths = find_images(images)
     unread: list[str] = []
     found: list[tuple[Path, str, float]] = []
+    rejected = 0
     with predictions.writer(table, classifier.classes) as writer:
         rows = predict_files(classifier, paths)
-        for path, p, why in track(rows, "classifying", len(paths), console=err, transient=True):
+        for path, p, why, fit in track(
+            rows, "classifying", len(paths), console=err, transient=True
+        ):
             if p is None:
                 unread.append(f"{path}: {why}")
                 continue
             best = int(p.argmax())
-            one = Prediction(path, classifier.classes[best], float(p[best]), p.tolist())
+            unknown = reject is not None and fit is not None and fit < reject
+            label = "" if unknown else classifier.classes[best]
+            one = Prediction(path, label, float(p[best]), fit, p.tolist())
             writer.write(one)
-            found.append(one[:3])
+            rejected += unknown
+            found.append((path, label or NO_LABEL, one.probability))
         for line in unread:
             print_labelled("skipped", line)
         if not found:
@@ -78,6 +109,8 @@ def predict(
     screen: Console = err if to_stdout else out  # standard output has the table
     screen.print(tables.predicted_classes(found))
     skipped = f", {len(unread)} skipped" if unread else ""
+    if reject is not None:
+        skipped = f", {rejected:,} of them rejected (fit below {reject:g}){skipped}"
     where = "" if to_stdout else f": {table}"
     lines = [f"{len(found):,} images classified{skipped}{where}"]
     if sheet is not None:

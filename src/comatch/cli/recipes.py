@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from comatch.cli.console import loading_torch, out, print_docstring
-from comatch.cli.options import known_method, known_recipe
+from comatch.cli.options import any_method, any_recipe
 
 
 def recipes(
@@ -13,7 +13,7 @@ def recipes(
         str | None,
         typer.Argument(
             metavar="NAME",
-            parser=known_recipe,
+            parser=any_recipe,
             help="Show the settings of this recipe (default: list all).",
         ),
     ] = None,
@@ -21,7 +21,7 @@ def recipes(
         str | None,
         typer.Option(
             metavar="NAME",
-            parser=known_method,
+            parser=any_method,
             help="Show the settings for this method (default: the recipe's).",
         ),
     ] = None,

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from comatch.cli.console import out, print_notes, say
+from comatch.cli.console import err, loading_torch, out, print_notes, say
+from comatch.cli.options import DeviceOption
 from comatch.errors import UserError
 
 
@@ -18,6 +19,16 @@ def report(
             "CSV file of --tuning.",
         ),
     ],
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE.html", help="Write a page about one run folder to this file."
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the page and the model card.")
+    ] = False,
+    device: DeviceOption = "auto",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
     tuning: Annotated[
         Path | None,
@@ -36,11 +47,25 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Show finished runs as a table: mean and standard deviation over seeds.
+    """Show finished runs as a table, or one run as a page to send to others.
 
-    [bold]comatch report runs[/]                   all finished runs below this folder
-    [bold]comatch report bench.json[/]             a benchmark
+    [bold]comatch report runs[/]                          all finished runs below this folder
+    [bold]comatch report runs/mine --html report.html[/]  one run, in one file
+    [bold]comatch report bench.json[/]                    a benchmark
+
+    A row of the table has mean and standard deviation over seeds. The page has the
+    accuracy with its confidence interval, confusion matrix, calibration, examples,
+    a map of the images, labels that may be wrong, near-duplicates, images that fit
+    no class, and the settings. It is written together with RUN/model_card.md.
     """
+    if html:
+        if markdown or tuning or group:
+            raise UserError(
+                "--html makes a page of one run: leave --markdown, --tuning and --group out"
+            )
+        return print_page(runs, html, overwrite, device)
+    if overwrite:
+        raise UserError("--overwrite is for --html")
     from comatch.commands.report import runs as reader
     from comatch.commands.report import tables
     from comatch.tables import to_markdown
@@ -71,6 +96,24 @@ def report(
         print_notes(notes)
         rows = reader.rows(folders)
         print(reader.as_markdown(rows)) if markdown else out.print(tables.comparison(rows))
+
+
+def print_page(runs: list[Path], path: Path, overwrite: bool, device: str) -> None:
+    """Write the page of a run, and say where it is."""
+    from comatch.commands.report import request
+
+    run = request.check(runs, path, overwrite)
+    with loading_torch():
+        from comatch.commands.report import page
+
+    with err.status("predicting and drawing"):
+        written = page.write(run, path, overwrite, device)
+    print_notes(written.notes)
+    say(f"report: {written.page}")
+    if written.card:
+        say(f"model card: {written.card}")
+    else:
+        print_notes([f"{run} has a model card already: add --overwrite to replace it"])
 
 
 def print_tuning(path: Path, groups: list[str], markdown: bool) -> None:

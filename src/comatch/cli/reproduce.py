@@ -143,7 +143,14 @@ def table2(
     shares: Annotated[
         str, typer.Option(metavar="N,N", help="Columns: per cent of the labels, 1 or 10.")
     ] = "1,10",
-    methods: MethodsOption = "fixmatch_da,comatch_momentum",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Rows: some of `comatch methods` (default: those of the paper; fixmatch_da and "
+            "comatch_momentum are trained, and from --init what the paper has).",
+        ),
+    ] = None,
     init: Annotated[
         list[str] | None,
         typer.Option(
@@ -157,12 +164,14 @@ def table2(
     [bold]comatch reproduce table2 IMAGENET --no-train[/]                what exists so far
     [bold]comatch reproduce table2 IMAGENET --shares 1 --steps 20000[/]  one column, shortened
     [bold]comatch reproduce table2 IMAGENET --init "MoCo v2=moco_v2_800ep.pth.tar"[/]
+    [bold]comatch reproduce table2 IMAGENET --init SwAV=runs/swav --methods supervised[/]
 
     Finished runs are counted, unfinished ones resumed, missing ones trained
     (default: seed 0). With the paper's schedule a run takes days on one GPU;
     --steps shortens it for all methods. Each method has its own epochs,
     learning rate and settings: see `comatch recipes imagenet-10pct --method NAME`.
-    supervised from --init is the paper's fine-tuning.
+    supervised from --init is the paper's fine-tuning. A row of the paper that
+    nobody asked to train is shown as not run.
 
     The folder (default: runs/table2) gets table2.md and table2.csv, which are
     updated after every run, and a folder for each share (1pct, 1pct-moco-v2,
@@ -175,7 +184,7 @@ def table2(
         table = table2(
             experiment.with_request(data=data),
             shares=numbers(shares, "--shares"),
-            methods=words(methods),
+            methods=None if methods is None else words(methods),
             inits=parse_inits(init or []),
         )
     out.print(beside_paper(table.titles(), table.rows()))

@@ -40,6 +40,26 @@ def results(summaries: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def pretrained(summary: dict[str, Any]) -> Table:
+    """What a run without labels learned from, and accuracies of classifiers on its features."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    for column in ("images", "nearest neighbours", "linear classifier", "steps", "seconds"):
+        table.add_column(column, justify="right")
+    scores = []
+    for name in ("knn_top1", "linear_top1"):
+        found = summary.get(name, summary.get(f"validation_{name}"))
+        scores.append("no labels" if found is None else f"{found:.2%}")
+    table.add_row(
+        summary["method"],
+        f"{summary['unlabelled']:,}",
+        *scores,
+        f"{summary['steps']:,}",
+        f"{summary['seconds']:.0f}",
+    )
+    return table
+
+
 def predicted_classes(found: Sequence[tuple[Path, str, float]]) -> Table:
     """The predicted classes with their images and mean probability, the most frequent first."""
     by_class: dict[str, list[float]] = {}

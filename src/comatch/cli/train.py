@@ -1,26 +1,30 @@
 """`comatch train`: one run, and the same network on the labels alone if wanted."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from comatch import launch
-from comatch.cli.console import err, loading_torch, out, say
+from comatch.cli.console import exit_stopped, loading_torch, out, say
 from comatch.cli.options import (
     DataArgument,
     DataDirOption,
     DeviceOption,
     EncoderOption,
+    InitOption,
     LabelsOption,
     MethodOption,
+    OutOption,
     RecipeOption,
+    ResumeOption,
+    SeedOption,
     SetOption,
     StepsOption,
     duration,
+    known_pretraining,
+    run_folder,
 )
+from comatch.errors import UserError
 
 
 def train(
@@ -36,14 +40,7 @@ def train(
     ] = None,
     method: MethodOption = None,
     recipe: RecipeOption = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WEIGHTS",
-            help="Start from a run folder, a file of weights, timm or timm:NAME.TAG "
-            "(default: the recipe's).",
-        ),
-    ] = None,
+    init: InitOption = None,
     encoder: EncoderOption = None,
     time: Annotated[
         float | None,
@@ -54,23 +51,33 @@ def train(
             "no limit).",
         ),
     ] = None,
-    data_dir: DataDirOption = None,
-    steps: StepsOption = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seed the split, the weights and the batches (default: 0)."),
-    ] = None,
-    out_dir: Annotated[
+    teacher: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write the run here (default: a folder in runs)."
+            metavar="RUN",
+            parser=run_folder,
+            help="Learn from the predictions of this run: --method distill.",
         ),
     ] = None,
+    pretrain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            parser=known_pretraining,
+            help="First learn the network without labels: simclr, moco_v2, ...",
+        ),
+    ] = None,
+    pretrain_steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Steps of --pretrain (default: its recipe's)."),
+    ] = None,
+    data_dir: DataDirOption = None,
+    steps: StepsOption = None,
+    seed: SeedOption = None,
+    out_dir: OutOption = None,
     device: DeviceOption = "auto",
     settings: SetOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the unfinished run in --out.")
-    ] = False,
+    resume: ResumeOption = False,
     baseline: Annotated[
         bool,
         typer.Option("--baseline", help="Also train the same network on the labels alone."),
@@ -88,6 +95,7 @@ def train(
     [bold]comatch train IMAGES[/]                       your own folder of images
     [bold]comatch train IMAGES --encoder none[/]        without a pre-trained encoder
     [bold]comatch train cifar10 --steps 3000[/]
+    [bold]comatch train cifar10 --pretrain simclr --steps 3000[/]   without labels first
     [bold]comatch train --out runs/mine --resume[/]     continue where it stopped
 
     IMAGES has a folder for each class, or a labels.csv with rows of path,label.
@@ -112,11 +120,18 @@ def train(
         "seed": seed,
         "device": device,
         "strict": strict,
+        "pretrain": pretrain,
+        "pretrain_steps": pretrain_steps,
     }
-    jobs = [(method, out_dir, settings or [])]
+    settings = settings or []
+    if teacher:
+        method, settings = method or "distill", [*settings, f"teacher={teacher}"]
+    jobs = [(method, out_dir, settings)]
+    if baseline and pretrain:
+        raise UserError("--baseline would pre-train again: train it with --init OUT/pretraining")
     if baseline:
         beside = out_dir.with_name(out_dir.name + "-supervised") if out_dir else None
-        jobs.insert(0, ("supervised", beside, without_method(settings or [], recipe, method)))
+        jobs.insert(0, ("supervised", beside, without_method(settings, recipe, method)))
     runs, stopped = [], None
     for name, folder, assignments in jobs:
         job = {"method": name, "out": folder, "settings": assignments, **options}
@@ -132,11 +147,7 @@ def train(
     first = distributed.rank() == 0
     distributed.leave()
     if stopped:
-        step, folder = stopped
-        if first:
-            err.print(f"stopped after step {step}; everything up to there is saved.")
-            err.print(f"Continue with: {resume_command(folder)}", soft_wrap=True, markup=False)
-        raise typer.Exit(130)
+        exit_stopped(*stopped)
     if not first:
         return
     out.print(tables.results([run.summary for run in runs]))
@@ -156,12 +167,3 @@ def without_method(settings: list[str], recipe: str | None, method: str | None) 
     own = set(settings_of(recipes.get(recipe or "folder", method).method))
     own -= set(settings_of(methods.config("supervised")))
     return [assignment for assignment in settings if assignment.partition("=")[0] not in own]
-
-
-def resume_command(folder: Path) -> str:
-    """The command that was entered, with the folder named and --resume added."""
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    if not any(word == "--out" or word.startswith("--out=") for word in words):
-        words += ["--out", str(folder)] if "--baseline" not in words else []
-    start = "torchrun ... -m comatch " if launch.several() else "comatch "
-    return start + shlex.join([*words, "--resume"])

@@ -10,7 +10,7 @@ The predictions also calibrate the run's own classifier: a temperature is fitted
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +18,12 @@ from torch import Tensor
 from comatch.classifier import load_classifier, predict_files
 from comatch.commands import evaluation_files
 from comatch.config import replace, require
-from comatch.data import splits
+from comatch.data import in_memory, splits
 from comatch.device import choose_device, free_memory
 from comatch.evaluation import Evaluation, accuracy, temperature
 from comatch.files import write_text
 from comatch.planning import load_dataset
-from comatch.training.init_weights import check_exists
+from comatch.training.init_weights import check_available
 from comatch.training.loop import fit
 from comatch.training.progress import OpenBar, TrainingBar
 from comatch.training.recipe import Recipe
@@ -41,6 +41,7 @@ class CrossValidation(Evaluation):
 
 def cross_validate(
     run: str | Path | Run,
+    data: Any = None,
     *,
     folds: int = 4,
     data_dir: str | Path | None = None,
@@ -50,7 +51,8 @@ def cross_validate(
     """Train a classifier for each fold without the labels of the fold, and predict these.
 
     The classifiers are run folders in `folds` in the run's folder. Finished ones are not trained
-    again, and an unfinished one is resumed.
+    again, and an unfinished one is resumed. `data` is what the run learned from, if that was given
+    in Python.
     """
     require(folds >= 2, f"folds={folds}: must be at least 2")
     folder, where = folder_of(run), choose_device(device)
@@ -61,7 +63,8 @@ def cross_validate(
         f"{folder.path} held images out already: its summary has `validation_top1`",
     )
     home = Path(data_dir) if data_dir else folder.data_dir()
-    dataset = load_dataset(recipe.reading, home, progress)
+    given = None if data is None else in_memory.given(data)
+    dataset = load_dataset(recipe.reading, home, progress, given=given)
     dataset = dataclasses.replace(dataset, test=None)
     jobs = plan_folds(folder, recipe, folds, dataset)
 
@@ -88,7 +91,7 @@ def plan_folds(
     folder: RunFolder, recipe: Recipe, folds: int, dataset: Dataset
 ) -> list[tuple[Recipe, RunFolder]]:
     """Recipe and folder of each fold. An impossible split is an error before the first run."""
-    check_exists(recipe.model.init)
+    check_available(recipe.model)
     folder.load_split(dataset, recipe)  # an error if the data changed
     jobs = []
     for part in range(1, folds + 1):
@@ -121,7 +124,7 @@ def predict_fold(folder: RunFolder, dataset: Dataset, device: torch.device) -> H
     if not isinstance(part, Files):
         return HeldOut(part.names, classifier.predict(part.images).probabilities, part.labels)
     paths = [part.root / name for name in part.names]
-    found = [p for _, p, _ in predict_files(classifier, paths)]
+    found = [one.probabilities for one in predict_files(classifier, paths)]
     rows = [row for row, p in enumerate(found) if p is not None]
     require(bool(rows), f"none of the {len(part)} labelled images of a fold can be read")
     readable = part.subset(torch.tensor(rows))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from comatch.augment.policies import normalise
-from comatch.classifier import Classifier, load_classifier
+from comatch.classifier import TrainedClassifier, load_classifier
 from comatch.config import require
 from comatch.device import choose_device
 from comatch.errors import UserError
@@ -76,9 +76,9 @@ def export(run: str | Path | Run, out: str | Path | None = None) -> Exported:
 
 
 class Exportable(nn.Module):
-    """From pixels to probabilities, as in `Classifier.predict`; without the projection head."""
+    """From pixels to probabilities, as in `TrainedClassifier.predict`, without the projection."""
 
-    def __init__(self, classifier: Classifier) -> None:
+    def __init__(self, classifier: TrainedClassifier) -> None:
         super().__init__()
         net = classifier.net
         self.encoder, self.classifier = net.encoder, net.classifier
@@ -92,7 +92,7 @@ class Exportable(nn.Module):
         return soften(F.softmax(logits, dim=1), self.temperature)
 
 
-def trace(classifier: Classifier) -> ExportedProgram:
+def trace(classifier: TrainedClassifier) -> ExportedProgram:
     """The graph of the network, for any number of images."""
     size = classifier.image_size
     two = torch.zeros(2, 3, size, size, dtype=torch.uint8)  # a batch of 1 would be a constant
@@ -105,7 +105,7 @@ def trace(classifier: Classifier) -> ExportedProgram:
     return program
 
 
-def metadata(classifier: Classifier) -> dict[str, object]:
+def metadata(classifier: TrainedClassifier) -> dict[str, object]:
     return {
         "classes": classifier.classes,
         "image_size": classifier.image_size,
@@ -114,7 +114,7 @@ def metadata(classifier: Classifier) -> dict[str, object]:
     }
 
 
-def compare(predict: Predict | None, classifier: Classifier) -> float | None:
+def compare(predict: Predict | None, classifier: TrainedClassifier) -> float | None:
     """The largest difference of a probability on random images, if a runtime is installed."""
     if predict is None:
         return None

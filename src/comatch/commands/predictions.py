@@ -13,12 +13,14 @@ from comatch.errors import UserError, encoded
 from comatch.files import atomic_writer
 
 STANDARD_OUTPUT = "-"
+COLUMNS = ("path", "label", "probability", "fit")  # before those of the classes
 
 
 class Prediction(NamedTuple):
     path: Path
-    label: str  # the predicted class
-    probability: float  # of that class
+    label: str  # the predicted class; empty if the image was rejected
+    probability: float  # of the likeliest class
+    fit: float | None  # how well the image fits the classes, 0 to 1; None: not known
     probabilities: list[float]  # [C]
 
 
@@ -31,17 +33,18 @@ class Writer(Protocol):
 
 
 class CsvWriter:
-    """Columns path, label, probability, and one for each class."""
+    """Columns path, label, probability, fit, and one for each class."""
 
     def __init__(self, file: BinaryIO, classes: list[str]) -> None:
         # A path can have bytes that are no text.
         self.text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
-        self.rows = csv.writer(self.text)
-        self.rows.writerow(["path", "label", "probability", *classes])
+        self.rows = csv.writer(self.text, lineterminator="\n")
+        self.rows.writerow([*COLUMNS, *classes])
 
     def write(self, one: Prediction) -> None:
         shares = [f"{share:.6f}" for share in one.probabilities]
-        self.rows.writerow([one.path, one.label, f"{one.probability:.6f}", *shares])
+        fit = "" if one.fit is None else f"{one.fit:.4f}"
+        self.rows.writerow([one.path, one.label, f"{one.probability:.6f}", fit, *shares])
 
     def close(self) -> None:
         self.text.flush()
@@ -49,7 +52,7 @@ class CsvWriter:
 
 
 class JsonWriter:
-    """A list of objects with path, label, probability, and the probabilities by class."""
+    """A list of objects with path, label, probability, fit, and the probabilities by class."""
 
     def __init__(self, file: BinaryIO, classes: list[str]) -> None:
         self.file, self.classes, self.before = file, classes, "[\n"
@@ -75,12 +78,12 @@ class ParquetWriter:
                 f"a .parquet file needs {error.name}: pip install pandas pyarrow"
             ) from None
         self.pandas, self.file = pandas, file
-        self.columns = ["path", "label", "probability", *map(valid, classes)]
-        self.rows: list[list[str | float]] = []
+        self.columns = [*COLUMNS, *map(valid, classes)]
+        self.rows: list[list[str | float | None]] = []
 
     def write(self, one: Prediction) -> None:
         names = valid(str(one.path)), valid(one.label)
-        self.rows.append([*names, one.probability, *one.probabilities])
+        self.rows.append([*names, one.probability, one.fit, *one.probabilities])
 
     def close(self) -> None:
         self.pandas.DataFrame(self.rows, columns=self.columns).to_parquet(self.file)
@@ -101,8 +104,9 @@ def valid(text: str) -> str:
 def as_record(one: Prediction, classes: list[str]) -> dict[str, object]:
     return {
         "path": str(one.path),
-        "label": one.label,
+        "label": one.label or None,
         "probability": round(one.probability, 6),
+        "fit": None if one.fit is None else round(one.fit, 4),
         "probabilities": {
             name: round(share, 6) for name, share in zip(classes, one.probabilities, strict=True)
         },

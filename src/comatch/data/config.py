@@ -10,7 +10,9 @@ from comatch.config import NUMBER_OR_SHARE, Config, require, setting
 class DataConfig(Config):
     """Which images, and which of their labels."""
 
-    data: str = setting("digits", "digits, cifar10, stl10 or the path of a folder of images")
+    data: str = setting(
+        "digits", "digits, cifar10, stl10, the path of a folder, or python:KIND if given in Python"
+    )
     labels: int | float | None = setting(
         None, "labels kept, the same number a class: a number, or a share as in 1%; none: all"
     )
@@ -61,6 +63,7 @@ class Reading(NamedTuple):
     dataset: DataConfig
     streaming: StreamConfig
     encoded: bool  # only the features of a frozen encoder are in memory, not the images
+    labels_needed: bool = True  # not for pre-training
 
 
 def parse_fold(fold: str) -> tuple[int, int]:

@@ -61,6 +61,23 @@ def nearly_equal(images: Tensor, others: Tensor) -> Near:  # [N, 3, S, S], [M, 3
     return Near(pairs, len(rows))
 
 
+def near_pairs(images: Tensor) -> list[tuple[int, int]]:  # [N, 3, S, S]
+    """Pairs (first, later) of images of one set that look nearly the same.
+
+    Each image is paired with the most similar one before it.
+    """
+    if len(images) < 2 or images.shape[-1] < SIDE:
+        return []
+    small, pairs = thumbnails(images), []
+    for rows in torch.arange(1, len(images)).split(CHUNK):
+        similar = small[rows] @ small[: int(rows[-1])].T
+        later = torch.arange(similar.shape[1]) >= rows[:, None]
+        best = similar.masked_fill(later, -1.0).max(1)
+        alike = (best.values >= ALIKE).nonzero().flatten()
+        pairs += [(int(best.indices[i]), int(rows[i])) for i in alike.tolist()]
+    return pairs
+
+
 def thumbnails(images: Tensor) -> Tensor:  # [N, 3, S, S] uint8 -> [N, SIDE * SIDE]
     """A perceptual hash: small grey images without their mean, of length 1; flat ones are zero."""
     step = max(1, images.shape[-1] // (4 * SIDE))

@@ -61,12 +61,14 @@ def folder(
     progress: bool = True,
     stream: str = "auto",
     strict: bool = False,
+    labels_needed: bool = True,
 ) -> Dataset:
     """The images below `path`, resized and cropped to `image_size`, with their labels.
 
     With a `labels_file`, its rows are the only labels, even if there are class sub-folders. With
     `stream` "yes", or "auto" and more pixels than `MOST_BYTES`, the images stay on disk. Images
-    with two labels stay unlabelled; with `strict`, they are an error.
+    with two labels stay unlabelled; with `strict`, they are an error. Unless `labels_needed`, there
+    may be no label at all.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
@@ -79,49 +81,22 @@ def folder(
     if not names:
         raise UserError(f"{path} has no images: put some in it ({FORMATS_TEXT})")
     labels_file = labels_file or labels_csv(path) or labels_csv(layout.home)
-    labels = _labels_of(layout, names, labels_file)
-    classes = sorted(labels.classes, key=_natural)
-    if len(classes) == 1:
+    labels = _labels_of(layout, names, labels_file, labels_needed)
+    found = labels.classes if labels_needed else set(labels.known.values())
+    classes = sorted(found, key=natural_order)
+    if len(classes) == 1 and labels_needed:
         raise UserError(
             f"all labels in {labels_file or layout.home} are '{classes[0]}': "
             "give two classes or more"
         )
     # Errors in files and labels are found before decoding, which takes long.
-    test_names, test_labels = _test_part(path, layout.test, classes)
-    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
-    for part in (labels, test_labels):
-        if not on_disk or len(part.known) <= MOST_COMPARED:
-            _compare_files(path, part)
-    conflicts = labels.describe_conflicts() + test_labels.describe_conflicts()
-    if strict:
-        refuse_conflicts(path, conflicts)
-    _check_usable(path, classes, set(labels.known.values()), labels)
-
-    def load(names: Sequence[str], labels: Labels) -> tuple[Part, list[str]]:
-        if on_disk:
-            return Files(path, _numbers(names, labels.known, classes), list(names)), []
-        return _load(path, names, labels.known, classes, image_size, progress)
-
-    train, skipped = load(names, labels)
-    readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
-    _check_usable(path, classes, readable, labels)
-
-    test = None
+    test_names, test_labels = _test_part(path, layout.test if classes else None, classes)
+    listing = Listing(path, names, labels, test_labels, classes)
+    dataset = read_files(listing, image_size, progress, stream, strict, labels_needed)
     labelled = len(test_labels.known) + len(test_labels.conflicts)
-    if layout.test and (unlabelled := len(test_names) - labelled):
-        skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
-    if test_labels.known:
-        test, more = load(sorted(test_labels.known), test_labels)
-        skipped += more
-    return Dataset(
-        path.resolve().name,
-        classes,
-        train,
-        test,
-        skipped=skipped,
-        conflicts=conflicts,
-        original_size=_median_size(path, train.names),
-    )
+    if layout.test and classes and (unlabelled := len(test_names) - labelled):
+        dataset.skipped.append(f"{layout.test.name}: {unlabelled} images without a label")
+    return dataset
 
 
 class Conflict(NamedTuple):
@@ -141,6 +116,59 @@ class Labels:
 
     def describe_conflicts(self) -> list[str]:
         return [f"{name}: {conflict.why}" for name, conflict in self.conflicts.items()]
+
+
+class Listing(NamedTuple):
+    """Image files and their labels, before the files are read."""
+
+    root: Path
+    names: list[str]  # of the training images: paths below the root
+    labels: Labels
+    test: Labels  # the names of the test images are below the root too
+    classes: list[str]
+
+
+def read_files(
+    listing: Listing,
+    image_size: int,
+    progress: bool = True,
+    stream: str = "auto",
+    strict: bool = False,
+    labels_needed: bool = True,
+) -> Dataset:
+    """The listed images, in memory or on disk. Errors are found before decoding."""
+    root, names, labels, test_labels, classes = listing
+    on_disk = stream == "yes" or (stream == "auto" and 3 * image_size**2 * len(names) > MOST_BYTES)
+    for part in (labels, test_labels):
+        if not on_disk or len(part.known) <= MOST_COMPARED:
+            _compare_files(root, part)
+    conflicts = labels.describe_conflicts() + test_labels.describe_conflicts()
+    if strict:
+        refuse_conflicts(root, conflicts)
+    _check_usable(root, classes, set(labels.known.values()), labels)
+
+    def load(names: Sequence[str], labels: Labels) -> tuple[Part, list[str]]:
+        if on_disk:
+            return Files(root, _numbers(names, labels.known, classes), list(names)), []
+        return _load(root, names, labels.known, classes, image_size, progress)
+
+    train, skipped = load(names, labels)
+    readable = {classes[number] for number in train.labels.unique().tolist() if number >= 0}
+    if labels_needed:
+        _check_usable(root, classes, readable, labels)
+    test = None
+    if test_labels.known:
+        test, more = load(sorted(test_labels.known), test_labels)
+        skipped += more
+    return Dataset(
+        root.resolve().name,
+        classes,
+        train,
+        test,
+        skipped=skipped,
+        conflicts=conflicts,
+        original_size=_median_size(root, train.names),
+    )
 
 
 def _check_usable(path: Path, classes: list[str], usable: set[str], labels: Labels) -> None:
@@ -186,9 +214,9 @@ def _labels_in(path: Path, names: list[str], classes: Sequence[str], hint: str) 
     """The labels of images to evaluate on, which must be of these classes."""
     labels_file = labels_csv(path)
     labels = _labels_from(labels_file, path, names) if labels_file else _labels_by_folder(names)
-    if unknown := sorted(labels.classes - set(classes), key=_natural):
+    if unknown := sorted(labels.classes - set(classes), key=natural_order):
         raise UserError(f"{path} has the class '{unknown[0]}': {hint}, or remove it")
-    missing = sorted(set(classes) - labels.classes, key=_natural)
+    missing = sorted(set(classes) - labels.classes, key=natural_order)
     if labels.known and missing:
         these = printable(shortened([f"'{name}'" for name in missing], 1))
         warnings.warn(
@@ -208,8 +236,13 @@ def labelled_files(path: Path, classes: Sequence[str]) -> Files:
     labels = _labels_in(path, names, classes, f"the run has {shortened(classes)}: rename it")
     if not labels.known:
         raise UserError(f"{path} has no labelled image: sort some into folders of their classes")
+    return labelled_part(path, labels, classes)
+
+
+def labelled_part(root: Path, labels: Labels, classes: Sequence[str]) -> Files:
+    """The files that have a label."""
     known = sorted(labels.known)
-    return Files(path, _numbers(known, labels.known, list(classes)), known)
+    return Files(root, _numbers(known, labels.known, list(classes)), known)
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -331,11 +364,12 @@ def _median_size(path: Path, names: Sequence[str]) -> tuple[int, int] | None:
 # ------------------------------------------------------------------------------------ labels
 
 
-def _labels_of(layout: Layout, names: list[str], labels_file: Path | None) -> Labels:
+def _labels_of(layout: Layout, names: list[str], labels_file: Path | None, needed: bool) -> Labels:
     """The labels of the training images: from a csv file, a list, or their folders."""
     by_folder = _labels_by_folder(names, layout.prefix)
     if labels_file is None:
-        _check_class_folders(layout.home, by_folder.classes)
+        if needed:
+            _check_class_folders(layout.home, by_folder.classes)
         return by_folder
     if listed := read_list(labels_file):
         return _labels_listed(labels_file, listed, names, by_folder.known)
@@ -433,7 +467,7 @@ def _check_class_folders(path: Path, classes: set[str]) -> None:
             raise UserError(f"class '{sub.name}' has no image: put some in {sub} or remove it")
 
 
-def _natural(name: str) -> tuple[list[str | tuple[int, str]], str]:
+def natural_order(name: str) -> tuple[list[str | tuple[int, str]], str]:
     """A sorting key that puts 9 before 10; the name itself distinguishes 1 from 01.
 
     Numbers are compared by their digits, because Python does not convert very long ones.

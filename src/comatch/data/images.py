@@ -6,6 +6,7 @@ This module does not import PyTorch, so that worker processes start fast.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -87,19 +88,31 @@ def original_size(path: Path) -> tuple[int, int] | None:
         return None
 
 
+def read_upload(content: bytes, size: int, side: int, most: int) -> np.ndarray:  # [3, size, size]
+    """Decode an image of at most so many pixels that somebody sent, or raise `ImageError`.
+
+    It is resized to a square of `side` pixels, of which the central `size` are kept.
+    """
+    margin = (side - size) // 2
+    with _opened(content, side, most) as image:
+        return square(image, side)[:, margin : margin + size, margin : margin + size]
+
+
 @contextmanager
-def _opened(path: Path, size: int) -> Iterator[Image.Image]:
+def _opened(source: Path | bytes, size: int, most: int | None = None) -> Iterator[Image.Image]:
+    """An image file, or its content. `most` limits its pixels before a JPEG is reduced."""
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would block
-            raise ImageError("not a file")
-        with Image.open(path, formats=FORMATS) as image:
+        if isinstance(source, Path) and source.exists() and not source.is_file():
+            raise ImageError("not a file")  # opening a pipe would block
+        file = BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(file, formats=FORMATS) as image:
+            _check_pixels(image, most)
             image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at a fraction
-            if image.width * image.height > MOST_PIXELS:
-                raise ImageError(f"too large ({image.width} x {image.height} pixels)")
+            _check_pixels(image, MOST_PIXELS)
             with MEMORY.taken(_bytes(image)):
                 yield image
     except Exception as error:  # a damaged file can cause any error
-        raise ImageError(_why(error, path)) from error
+        raise ImageError(_why(error, source)) from error
 
 
 def _bytes(image: Image.Image) -> int:
@@ -110,9 +123,15 @@ def _bytes(image: Image.Image) -> int:
     return pixels * (32 if image.mode.startswith(("I", "F")) else 16)
 
 
-def _why(error: Exception, path: Path) -> str:
+def _check_pixels(image: Image.Image, most: int | None) -> None:
+    if most is not None and image.width * image.height > most:
+        raise ImageError(f"too large ({image.width} x {image.height} pixels)")
+
+
+def _why(error: Exception, source: Path | bytes) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not an image" if path.stat().st_size else "an empty file"
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        return "not an image" if size else "an empty file"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return " ".join(str(error).split()) or type(error).__name__

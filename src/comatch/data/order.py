@@ -34,7 +34,7 @@ class Shuffler(nn.Module):
 
     def before_step(self, step: int) -> None:
         """Start a new pass if one is due. The step's number says so, without a device sync."""
-        if step % self.batches == 0:
+        if self.rows and step % self.batches == 0:
             self.shuffle()
 
     def shuffle(self) -> None:

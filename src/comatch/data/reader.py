@@ -118,15 +118,18 @@ class Reader:
         """
         return self.threads.submit(self._prepare, files, rows, positions, replace)
 
-    def read_all(self, files: Files) -> Iterator[Chunk]:
-        """All images with their central windows, in order, read ahead in the background."""
+    def read_all(self, files: Files, replace: bool = False) -> Iterator[Chunk]:
+        """All images with their central windows, in order, read ahead in the background.
+
+        With `replace`, another image stands in for one that cannot be read.
+        """
         begins = deque(range(0, len(files), CHUNK))
         pending: deque[Future[Chunk]] = deque()
         while begins or pending:
             while begins and len(pending) <= LANES:
                 begin = begins.popleft()
                 rows = range(begin, min(begin + CHUNK, len(files)))
-                pending.append(self.submit(files, rows, [0.5] * len(rows)))
+                pending.append(self.submit(files, rows, [0.5] * len(rows), replace))
             yield pending.popleft().result()
 
     def read(self, files: Files, rows: Sequence[int]) -> int:

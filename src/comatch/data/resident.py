@@ -15,7 +15,7 @@ from comatch.types import AllImages, Images, Part
 
 
 class Resident(Feed):
-    """Labelled and unlabelled images on one device."""
+    """Labelled and unlabelled images on one device. Without labelled ones, batches have none."""
 
     images_x: Tensor
     labels_x: Tensor
@@ -33,7 +33,7 @@ class Resident(Feed):
             ("labels_u", unlabelled.labels),
         ):  # as buffers they move with the module; a checkpoint has none of them
             self.register_buffer(name, value, persistent=False)
-        self.shuffle_x = Shuffler(len(labelled), batch)
+        self.shuffle_x = Shuffler(len(labelled), batch if len(labelled) else 0)
         self.shuffle_u = Shuffler(len(unlabelled), batch * mu)
 
     def before_step(self, step: int) -> None:

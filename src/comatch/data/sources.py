@@ -31,12 +31,14 @@ def load(
     labels_file: Path | None = None,
     stream: str = "auto",
     strict: bool = False,
+    labels_needed: bool = True,
 ) -> Dataset:
     """The data set called `data`: a name in `SOURCES`, or the path of a folder of images.
 
     `image_size` None keeps a named source's own size. With a `labels_file`, its rows of path,label
     or its list of images are the only labels. With `stream`, a folder's images can stay on disk.
-    Images with two labels stay unlabelled; with `strict`, they are an error.
+    Images with two labels stay unlabelled; with `strict`, they are an error. A folder may have no
+    label unless `labels_needed`.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size} is no size: give a number of pixels")
@@ -49,7 +51,9 @@ def load(
             refuse_conflicts(data, dataset.conflicts)
         return dataset
     check_data(data)
-    return folder(Path(data).expanduser(), image_size, labels_file, progress, stream, strict)
+    return folder(
+        Path(data).expanduser(), image_size, labels_file, progress, stream, strict, labels_needed
+    )
 
 
 def relabel(dataset: Dataset, labels_file: Path) -> Dataset:

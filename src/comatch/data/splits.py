@@ -7,7 +7,7 @@ labelled images themselves, for cross-validation on few labels. The test part is
 
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,12 @@ def make(dataset: Dataset, config: DataConfig, seed: int) -> Split:
         origin += f", without part {config.fold} of them"
     drawn = seed if config.validation else None
     return _finish(dataset, labelled, validation, origin, drawn)
+
+
+def without_labels(split: Split) -> Split:
+    """The same images, none of them labelled: all that are not held out are unlabelled."""
+    free = torch.cat([split.labelled, split.unlabelled]).sort().values
+    return replace(split, labelled=free[:0], unlabelled=free, origin="no label is used")
 
 
 def restore(dataset: Dataset, config: DataConfig, written: dict[str, Any]) -> Split:

@@ -28,7 +28,7 @@ from comatch.data.order import Schedule, slice_of
 from comatch.data.reader import CHUNK as READ_CHUNK
 from comatch.data.reader import Chunk, Reader, example, pinned
 from comatch.errors import UserError
-from comatch.types import Files, Images, Part
+from comatch.types import AllImages, Files, Images, Part
 
 CHUNK = 512  # images that the network encodes at once
 TOLERATED = 3  # unreadable images that are no error, however few images there are
@@ -49,7 +49,7 @@ def middle(images: Pixels, size: int) -> Pixels:  # [..., R, R] -> [..., size, s
 
 
 class Streaming(Feed):
-    """Labelled and unlabelled images on disk.
+    """Labelled and unlabelled images on disk. Without labelled ones, batches have none.
 
     Each batch is copied into the same buffers, so a captured step finds it at the same address.
     """
@@ -78,9 +78,10 @@ class Streaming(Feed):
         super().__init__(augment)
         self.parts, self.seed, self.ahead = (labelled, unlabelled), seed, ahead
         self.image_size, self.workers = image_size, workers
-        self.shuffle_x = Schedule(len(labelled), batch, seed, 0)
-        self.shuffle_u = Schedule(len(unlabelled), batch * mu, seed, 1)
-        self.sizes = [len(distributed.share(n)) for n in (batch, batch * mu)]
+        drawn = (batch if len(labelled) else 0, batch * mu)
+        self.shuffle_x = Schedule(len(labelled), drawn[0], seed, 0)
+        self.shuffle_u = Schedule(len(unlabelled), drawn[1], seed, 1)
+        self.sizes = [len(distributed.share(n)) for n in drawn]
         side = side or side_for(image_size)
         pixels = torch.zeros(sum(self.sizes), 3, side, side, dtype=torch.uint8, device=device)
         self.register_buffer("images", pixels, persistent=False)
@@ -119,6 +120,17 @@ class Streaming(Feed):
         rows = sorted({row for rows in distributed.collect(mine) for row in rows})
         self.unreadable[rows] = True
         return {"unreadable": len(rows)}
+
+    def everything(self) -> AllImages:
+        x, u = map(self._plain, self.parts)
+        return AllImages(x, self.parts[0].labels.to(self.images.device), u)
+
+    def _plain(self, files: Files) -> Iterator[Tensor]:
+        """All images without augmentation, one for each row: unreadable ones are replaced."""
+        for chunk in self.reader.read_all(files, replace=True):
+            if chunk.images.is_cuda:
+                chunk.images.record_stream(torch.cuda.current_stream())
+            yield self.augment.plain(middle(chunk.images, self.image_size).to(self.images.device))
 
     def inputs(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
         device = self.images.device

@@ -4,8 +4,10 @@ from comatch.evaluation import temperature
 from comatch.evaluation.accuracy import (
     Evaluation,
     Scores,
+    both,
     evaluate,
     features,
+    outputs,
     predict,
     probabilities,
 )
@@ -13,8 +15,10 @@ from comatch.evaluation.accuracy import (
 __all__ = [
     "Evaluation",
     "Scores",
+    "both",
     "evaluate",
     "features",
+    "outputs",
     "predict",
     "probabilities",
     "temperature",

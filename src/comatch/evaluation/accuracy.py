@@ -21,6 +21,13 @@ def predict(net: Network, inputs: Tensor) -> Tensor:
         return F.softmax(net(inputs).logits, dim=1).cpu()
 
 
+def both(net: Network, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) [n, width] and p(y|x) [n, C] of inputs, in evaluation mode, on the CPU."""
+    with net.eval_mode(), torch.no_grad():
+        found = net(inputs)
+        return found.features.cpu(), F.softmax(found.logits, dim=1).cpu()
+
+
 def probabilities(
     net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512
 ) -> Tensor:
@@ -31,6 +38,15 @@ def probabilities(
 def features(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512) -> Tensor:
     """f(x) [N, width] of uint8 images [N, 3, H, W], on the CPU."""
     return in_batches(net, images, mean, std, batch, lambda out: out.features)
+
+
+def outputs(net: Network, images: Tensor, mean: Tensor, std: Tensor, batch: int = 512) -> Tensor:
+    """f(x) and p(y|x) side by side, [N, width + C], of uint8 images [N, 3, H, W], on the CPU."""
+
+    def both(out: Output) -> Tensor:
+        return torch.cat([out.features, F.softmax(out.logits, dim=1)], dim=1)
+
+    return in_batches(net, images, mean, std, batch, both)
 
 
 @torch.no_grad()

@@ -18,6 +18,8 @@ from comatch.kernels.norm import add_parts, table
 SOURCE = Path(__file__).with_name("conv3x3.cu")
 TEAMS, WARPS, ROWS = 4, 4, 8  # teams of a block, warps of a team, rows of a tile
 STAGGER = 1500  # ns
+# PyTorch's loader of kernels is private. Older versions have other names and other results.
+LOADS_KERNELS = torch.torch_version.TorchVersion(torch.__version__) >= "2.11"
 
 
 @functools.cache
@@ -56,8 +58,8 @@ def made_for(weight: Tensor) -> bool:
 
 @functools.cache
 def _able(device: torch.device) -> bool:
-    if not (hasattr(nvrtc, "_nvrtc_compile") and hasattr(nvrtc, "_cuda_load_module")):
-        return False  # this version of PyTorch has other names
+    if not LOADS_KERNELS:
+        return False
     gpu = torch.cuda.get_device_properties(device)
     most = TEAMS * (_tile(32, ROWS + 2, 34) + _tile(32, ROWS, 32))
     return gpu.major >= 8 and gpu.shared_memory_per_block_optin >= most

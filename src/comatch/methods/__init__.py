@@ -9,13 +9,15 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from comatch.config import MethodConfig, check_name
+from comatch.config import NamedConfig, check_name
 from comatch.errors import UserError
 from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
+from comatch.methods.distill import Distill
 from comatch.methods.estimator import Estimator
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
@@ -27,6 +29,13 @@ from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
 from comatch.methods.pi_model import PiModel
+from comatch.methods.pretraining.byol import Byol
+from comatch.methods.pretraining.moco_v2 import MoCoV2
+from comatch.methods.pretraining.pcl import Pcl
+from comatch.methods.pretraining.pirl import Pirl
+from comatch.methods.pretraining.pretraining import Pretraining
+from comatch.methods.pretraining.simclr import SimCLR
+from comatch.methods.pretraining.swav import SwAV
 from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
@@ -54,6 +63,7 @@ METHODS: dict[str, type[Method]] = {
         TemporalEnsembling,
         PiModel,
         PseudoLabel,
+        Distill,
         Supervised,
     )
 }
@@ -63,14 +73,31 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     for estimator in (LogisticRegression, Knn, LabelSpreading, SelfTraining)
 }
 
+PRETRAINING: dict[str, type[Method]] = {
+    method.Config.method: method for method in (SimCLR, MoCoV2, Byol, SwAV, Pirl, Pcl)
+}
+
 
 def find(name: str) -> type[Method]:
     """The method of this name, or the one in a file: `fixmatch` or `my_method.py`."""
     if name.endswith(".py"):
         return load(str(Path(name).expanduser().absolute()))
+    if name in PRETRAINING:
+        return PRETRAINING[name]
     known: dict[str, type[Method]] = {**METHODS, **ESTIMATORS}
     check_name(name, known, "method")
     return known[name]
+
+
+def check_kind(name: str, pretraining: bool) -> None:
+    """Raise an error if a method is for the other of `comatch train` and `comatch pretrain`."""
+    if find(name).uses_labels and pretraining:
+        raise UserError(f"{name} learns from labels: use comatch train --method {name}")
+    if not find(name).uses_labels and not pretraining:
+        raise UserError(
+            f"{name} learns without labels: use comatch pretrain DATA --method {name}, then "
+            "comatch train DATA --init with its run folder"
+        )
 
 
 @functools.cache
@@ -104,13 +131,27 @@ def load(path: str) -> type[Method]:
     return method
 
 
-def config(name: str) -> MethodConfig:
-    """The method's settings with their defaults."""
+def config(name: str) -> Any:
+    """The method's settings with their defaults, a `NamedConfig`."""
     return find(name).Config()
 
 
-def build(config: MethodConfig, encoder: nn.Module, task: Task) -> Method:
-    return find(config.method)(encoder, task, config)
+def build(config: NamedConfig, encoder: nn.Module, task: Task) -> Method:
+    method: Any = find(config.method)
+    built: Method = method(encoder, task, config)
+    return built
 
 
-__all__ = ["ESTIMATORS", "METHODS", "Estimator", "Method", "Step", "build", "config", "find"]
+__all__ = [
+    "ESTIMATORS",
+    "METHODS",
+    "PRETRAINING",
+    "Estimator",
+    "Method",
+    "Pretraining",
+    "Step",
+    "build",
+    "check_kind",
+    "config",
+    "find",
+]

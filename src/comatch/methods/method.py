@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from comatch import distributed
-from comatch.config import MethodConfig
+from comatch.config import MethodConfig, NamedConfig
 from comatch.memory import Ema
 from comatch.nets.network import Network
 from comatch.types import AllImages, Batch, Task
@@ -37,11 +37,13 @@ class Step(NamedTuple):
 class Method(nn.Module):
     """A network, its memory, and the loss of a batch."""
 
-    views: ClassVar[tuple[str, ...]] = ()  # augmentations of each unlabelled image, in order
-    rotates_images: ClassVar[bool] = False  # in forward, so cached features cannot replace images
+    views: tuple[str, ...] = ()  # augmentations of each unlabelled image, in order
+    uses_labels: ClassVar[bool] = True  # if not, x and y of its batches are empty
+    rotates_images: ClassVar[bool] = False  # or needs them: cached features cannot replace images
     labelled_too: ClassVar[bool] = False  # labelled images are among the unlabelled ones too
     exact_float32: ClassVar[bool] = False  # float32 is never rounded to TF32 on a GPU
-    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    Config: ClassVar[type[NamedConfig]] = MethodConfig
+    ema: Any  # an Ema, or None of a method without one
     step: Tensor  # [] optimiser steps taken
     config: Any  # an instance of Config
 
@@ -67,9 +69,15 @@ class Method(nn.Module):
         return decay
 
     @property
+    def networks(self) -> list[Any]:
+        """The network, and its average if there is one."""
+        return [self.net] if self.ema is None else [self.net, self.ema.net]
+
+    @property
     def evaluated(self) -> Network:
         """The network that is evaluated and saved: the EMA model, or the network itself."""
-        return self.net if self.config.evaluate == "raw" else self.ema.net  # type: ignore[return-value]
+        network: Network = self.networks[0 if self.config.evaluate == "raw" else 1]
+        return network
 
     @property
     def evaluated_weights(self) -> str:
@@ -103,5 +111,6 @@ class Method(nn.Module):
             parts = parts if isinstance(parts, tuple) else (parts,)
             # Each part from all ranks, so every rank has the same memory, ordered as on one rank.
             getattr(self, name).push(*map(distributed.gather, parts))
-        self.ema.update(self.net, self.decay)
+        if self.ema is not None:
+            self.ema.update(self.net, self.decay)
         self.step.add_(1)

@@ -32,5 +32,10 @@ class ModelConfig(Config):
     init_classifier: bool = setting(
         False, "with init: load a file's classifier too, made for the same classes in this order"
     )
+    init_head_layers: int = setting(
+        0,
+        "with init: layers of a SimCLR head that stay part of the encoder; SimCLR v2: 1 of 3",
+        least=0,
+    )
     frozen: bool = setting(False, "with init: keep the encoder's weights, train only the heads")
     fused: bool = setting(True, "fused norm, activation and convolution kernels: bf16 on a GPU")

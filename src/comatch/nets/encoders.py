@@ -43,11 +43,14 @@ ON_CPU, ON_GPU = "tf_efficientnet_lite0.in1k", "vit_small_patch14_dinov2.lvd142m
 def first_available(gpu: bool) -> Recommended | None:
     """The default encoder if its weights can be had, else a recommended one that is cached."""
     default = ENCODERS[ON_GPU if gpu else ON_CPU]
-    if is_cached(default.name):
-        return default
-    if can_download(default.name):
+    if is_available(default.name):
         return default
     return next((one for one in ENCODERS.values() if is_cached(one.name)), None)
+
+
+def is_available(name: str) -> bool:
+    """Whether the weights are on this machine, or can be downloaded now."""
+    return is_cached(name) or can_download(name)
 
 
 def is_cached(name: str) -> bool:

@@ -43,9 +43,15 @@ class Engine:
     """
 
     def __init__(
-        self, net: nn.Module, mean: Tensor, std: Tensor, size: int, device: torch.device
+        self,
+        net: nn.Module,
+        mean: Tensor,
+        std: Tensor,
+        size: int,
+        device: torch.device,
+        batch: int | None = None,
     ) -> None:
-        self.batch, self.size, self.device = BATCH[device.type], size, device
+        self.batch, self.size, self.device = batch or BATCH[device.type], size, device
         whole = copy.deepcopy(Pixels(net, mean.cpu(), std.cpu())).eval().requires_grad_(False)
         self.module: nn.Module = whole.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         half = device.type == "cuda"

@@ -9,7 +9,8 @@ The names in a file and in a network often differ. The rules for each name in th
 
 The encoder loads each tensor that fits, including batch-norm statistics. A head is loaded
 completely or not at all. `ALIASES` has the names of heads in published files: of MoCo v2, of the
-authors of CoMatch, and of torchvision's classifiers.
+authors of CoMatch, and of torchvision's classifiers. The published encoders of SimCLR (converted),
+BYOL, SwAV, PIRL and PCL have torchvision's names, below other prefixes.
 """
 
 import logging
@@ -23,16 +24,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from comatch import weights as weights_file
 from comatch.config import check_name
 from comatch.errors import UserError, shortened
-from comatch.nets import create
-from comatch.nets.network import Network
+from comatch.nets import create, encoders
 
-WRAPPERS = ("module", "_orig_mod", "model", "net", "network", "backbone", "encoder", "encoder_q")
-INSIDE = ("state_dict", "model", "model_state_dict")  # keys of the weights in a checkpoint
+WRAPPERS = (
+    *("module", "_orig_mod", "model", "net", "network", "backbone", "encoder"),
+    "encoder_q",  # MoCo v2, PCL
+    "_feature_blocks",  # PIRL in VISSL's layout
+    "online_network",  # BYOL
+)
+INSIDE = (  # keys of the weights in a checkpoint
+    *("state_dict", "model", "model_state_dict"),
+    *("classy_state_dict", "base_model", "trunk"),  # PIRL in VISSL's layout
+    "online_backbone",  # BYOL
+)
 IGNORED = "num_batches_tracked"  # has no effect, and older files do not have it
 TIMM = "timm"
 ALIASES = {
@@ -79,7 +88,7 @@ class Loaded:
 
 @torch.no_grad()
 def fill(
-    net: Network, weights: Mapping[str, Tensor], source: str, classifier: bool = False
+    net: nn.Module, weights: Mapping[str, Tensor], source: str, classifier: bool = False
 ) -> Loaded:
     """Load the weights that fit. It is an error, and changes nothing, if none fits the encoder.
 
@@ -106,7 +115,7 @@ def fill(
 class Match:
     """Which tensor of the source belongs to which tensor of the network, and whether it fits."""
 
-    def __init__(self, net: Network, weights: Mapping[str, Tensor], classifier: bool) -> None:
+    def __init__(self, net: nn.Module, weights: Mapping[str, Tensor], classifier: bool) -> None:
         self.own: dict[str, Tensor] = net.state_dict()
         self.weights = weights
         self.encoder = [
@@ -185,7 +194,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
     weights = tensors(content)
     if not weights:
         raise UserError(
-            f"{path} holds no state dict, neither plain nor under {' or '.join(INSIDE)}: "
+            f"{path} holds no state dict, neither plain nor under {' or '.join(INSIDE[:3])}: "
             "give another file, or of a run the folder"
         )
     return weights
@@ -207,8 +216,11 @@ def seen_by_timm(name: str) -> Any:
     return timm.models.get_pretrained_cfg(name)
 
 
-def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor], str]:
-    """The weights that timm has for this net, and their full name; timm may download them."""
+def check_timm(source: str, net: str) -> str:
+    """The full name of timm's weights for this net. It is an error if they cannot be had.
+
+    Without a network that shows within seconds. The hub itself would try again for a minute.
+    """
     import timm
 
     name = name_of(source, net)
@@ -219,14 +231,29 @@ def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor]
         raise UserError(f"timm has no weights for net={net}: give a file or a run folder")
     if name != net:
         check_name(name, there, "weights of timm")
+    config = seen_by_timm(name)
+    repository = config.hf_hub_id  # None of a few, which timm gets from elsewhere
+    full = f"{config.architecture}.{config.tag}"
+    if repository == encoders.repository(full) and not encoders.is_available(full):
+        raise UserError(
+            f"the weights {full} are not on this machine, and {encoders.WEIGHT_FILES[0]} of "
+            f"{repository} cannot be downloaded from the Hugging Face Hub: give a file of them, "
+            "--init FILE"
+        )
+    return name
+
+
+def read_timm(source: str, net: str, image_size: int) -> tuple[dict[str, Tensor], str]:
+    """The weights that timm has for this net, and their full name; timm may download them."""
+    name = check_timm(source, net)
     with silent_hub(), torch.random.fork_rng(devices=[]):  # keep the random state of the run
         try:
             encoder = create(name, image_size, pretrained=True)
         except Exception as error:  # from the network, the hub or the disk
             reason = first_line(error).split(". ")[0]
             raise UserError(
-                f"timm cannot get its weights for {name} ({reason}): without a network, "
-                "fetch them elsewhere and give the file"
+                f"timm cannot get its weights for {name} ({reason}): name a file of them with "
+                "--init FILE"
             ) from None
     tag = getattr(encoder, "pretrained_cfg", {}).get("tag")
     return encoder.state_dict(), f"{TIMM}:{net}.{tag}" if tag else f"{TIMM}:{name}"

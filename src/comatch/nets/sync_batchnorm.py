@@ -9,20 +9,15 @@ from torch import Tensor, nn
 
 from comatch import distributed
 from comatch.errors import UserError
+from comatch.nets.own_batchnorm import OwnBatchNorm
+from comatch.nets.split_batchnorm import SplitBatchNorm
 
 
-class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+class SyncBatchNorm(OwnBatchNorm):
     """Combines mean m_r and variance v_r of each rank, which are over equally many values:
 
     m = mean of m_r,      v = mean of v_r + (m_r - m)^2
     """
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.normalise(x) if self.training else super().forward(x)
-        for name in ("drop", "act"):  # timm has norms that include an activation
-            if name in self._modules:
-                x = getattr(self, name)(x)
-        return x
 
     def normalise(self, x: Tensor) -> Tensor:
         precise = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
@@ -32,7 +27,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         mean = m.mean(0)
         var = (v + (m - mean).square()).mean(0)
         if self.track_running_stats:
-            self.track(mean, var, distributed.world() * x.numel() // x.shape[1])
+            count = distributed.world() * x.numel() // x.shape[1]
+            self.average(mean.detach(), var.detach() * (count / max(1, count - 1)))
 
         scale = (var + self.eps).rsqrt()
         scale = scale if self.weight is None else scale * self.weight
@@ -40,28 +36,18 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         shape = [-1 if d == 1 else 1 for d in range(x.ndim)]
         return (x * scale.view(shape) + shift.view(shape)).to(x.dtype)
 
-    @torch.no_grad()
-    def track(self, mean: Tensor, var: Tensor, count: int) -> None:
-        """Update running statistics as `nn.BatchNorm2d` does: with unbiased variances."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        batches = self.num_batches_tracked.to(mean.dtype)
-        share = 1 / batches if self.momentum is None else self.momentum
-        self.running_mean.add_(share * (mean - self.running_mean))
-        self.running_var.add_(share * (var * (count / max(1, count - 1)) - self.running_var))
-
-    def _check_input_dim(self, x: Tensor) -> None:
-        """Any number of dimensions is valid."""
-
 
 def sync_batchnorm(net: nn.Module) -> None:
-    """Convert every batch norm in `net` in place; parameters and names stay the same."""
+    """Convert every batch norm in `net` in place; parameters and names stay the same.
+
+    One that is split on purpose stays split.
+    """
     if distributed.world() == 1:
         return
     for name, module in net.named_modules():
         if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
+        if isinstance(module, SplitBatchNorm):
             continue
         known = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         if type(module) not in known and type(module).__name__ != "BatchNormAct2d":

@@ -22,6 +22,10 @@ BATCH, MU = 160, 4
 EPOCHS = {"supervised": 20, "pseudo_label": 100, "vat": 200, "s4l_rotation": 200, "fixmatch": 300}
 USUAL_EPOCHS = 400
 FINE_TUNING = {13_000: 60, 128_000: 30}  # epochs of the labels (SimCLR), by their number
+FINE_TUNING_LR = {  # of encoder and classifier (SwAV)
+    13_000: {"init_lr": 0.02, "head_lr": 5.0},
+    128_000: {"init_lr": 0.01, "head_lr": 0.2},
+}
 RIVALS_LR = 0.1 * BATCH / 256
 
 # Settings that the methods' papers have for ImageNet only. For CoMatch that is the momentum form;
@@ -96,7 +100,8 @@ def imagenet(method: str, name: str, labels: int) -> Recipe:
         eval_every=epoch,
         checkpoint_every=epoch,
     )
-    return replace(recipe, evaluate="raw", **OWN.get(method, {}))
+    own = OWN.get(method, {}) | (FINE_TUNING_LR[labels] if supervised else {})
+    return replace(recipe, evaluate="raw", **own)
 
 
 def epoch_steps(labels: int) -> int:
@@ -120,6 +125,7 @@ def tiny_imagenet(method: str) -> Recipe:
         mu=5,
         steps=20_000,
         init_steps=None,
+        head_lr=None,
         lr=0.03,
         weight_decay=5e-4,
         eval_every=1_000,

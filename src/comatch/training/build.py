@@ -20,9 +20,11 @@ from comatch.data.splits import Split
 from comatch.data.streaming import Streaming, in_pieces, side_for
 from comatch.device import choose_precision
 from comatch.methods import Method
+from comatch.methods.distill import Distill
 from comatch.nets import Network, WideResNet, build_encoder
 from comatch.nets.engine import Engine
 from comatch.nets.frozen import GivenFeatures, build_frozen
+from comatch.nets.heads import WithHead
 from comatch.nets.network import width_of
 from comatch.nets.pretrained import Loaded
 from comatch.nets.sync_batchnorm import sync_batchnorm
@@ -30,6 +32,7 @@ from comatch.training.checks import check
 from comatch.training.init_weights import load_initial
 from comatch.training.recipe import Recipe
 from comatch.training.step import TrainStep
+from comatch.training.trained import give_teacher
 from comatch.types import Dataset, Files, Task
 
 
@@ -62,14 +65,16 @@ def build(recipe: Recipe, dataset: Dataset, split: Split, device: torch.device) 
     mean, std = (value.to(device) for value in normalisation(recipe, dataset))
     encoder = build_encoder_for(recipe)
     method = build_method(recipe, dataset, split, mean, std, encoder)
+    if isinstance(method, Distill):
+        give_teacher(method, recipe, dataset.classes)
     whole = whole_network(recipe, method, encoder) if model.frozen else None
     loaded = load_initial(net_of(encoder) if whole else method.net, model, size, dataset.classes)
-    method.ema.net.load_state_dict(method.net.state_dict())
+    for average in method.networks[1:]:
+        average.load_state_dict(method.net.state_dict())
     sync_batchnorm(method)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     bf16 = choose_precision(recipe.precision, device) == "bf16"
-    nets: list[Any] = [method.net, method.ema.net]
-    for net in nets:
+    for net in method.networks:
         net.compute_dtype = torch.bfloat16 if bf16 else None
     if whole:
         feed: Feed = build_feature_feed(recipe, dataset, split, method, whole, mean, std)
@@ -90,6 +95,8 @@ def build_encoder_for(recipe: Recipe) -> nn.Module:
     )
     if isinstance(encoder, WideResNet):
         encoder.fused = model.fused
+    if model.init_head_layers:
+        encoder = WithHead(encoder, width_of(encoder), model.init_head_layers)
     return encoder
 
 
@@ -105,7 +112,7 @@ def build_method(
     model, optim = recipe.model, recipe.optim
     unlabelled = len(unlabelled_rows(recipe, split))
     task = Task(
-        classes=len(dataset.classes),
+        classes=len(dataset.classes) if recipe.uses_labels else 0,
         steps=optim.steps,
         epoch=max(1, unlabelled // (optim.batch * optim.mu)),
         unlabelled=unlabelled,
@@ -116,9 +123,9 @@ def build_method(
         images = len(split.labelled) + unlabelled
         encoder = GivenFeatures(components(recipe.features, width_of(encoder), images))
     method = methods.build(recipe.method, encoder, task)
-    for net in (method.net, method.ema.net):
-        if net.projector:
-            net.projector.set_activation(model.head_activation)  # type: ignore[union-attr, operator]
+    for net in method.networks:
+        if recipe.uses_labels and net.projector:
+            net.projector.set_activation(model.head_activation)
     check(recipe, method, dataset.train, len(split.unlabelled))
     return method
 
@@ -255,11 +262,13 @@ def description(run: Built) -> dict[str, Any]:
         "stem": model.stem,
         "image_size": size,
         "resize": side_for(size) if isinstance(run.feed, Streaming) else size,
-        "embedding_dim": projector.width if projector else 0,
+        "embedding_dim": projector.width if projector and run.recipe.uses_labels else 0,
         "head_activation": model.head_activation,
+        "head_layers": model.init_head_layers,
         "frozen": model.frozen,
         "components": projection.components if projection else 0,
-        "classes": run.classes,
+        "classes": run.classes if run.recipe.uses_labels else [],
+        "pretraining": "" if run.recipe.uses_labels else run.recipe.method_name,
         "mean": run.mean.tolist(),
         "std": run.std.tolist(),
         "preprocessing": "shorter side to resize, centre crop of image_size, "

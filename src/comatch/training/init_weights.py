@@ -8,6 +8,8 @@ from torch import Tensor
 from comatch.errors import UserError
 from comatch.nets import Network, is_wide, pretrained
 from comatch.nets.config import ModelConfig
+from comatch.nets.heads import with_head
+from comatch.nets.network import Embedder
 from comatch.nets.pretrained import Loaded
 from comatch.training.run_folder import RunFolder
 
@@ -19,15 +21,22 @@ class Weights(NamedTuple):
 
 
 def load_initial(
-    net: Network, model: ModelConfig, image_size: int, classes: list[str]
+    net: Network | Embedder, model: ModelConfig, image_size: int, classes: list[str]
 ) -> Loaded | None:
     """Load `init` into a network, if it is set."""
     if model.init is None:
         return None
     weights = read_weights(model.init, model.net, image_size)
+    if layers := model.init_head_layers:
+        weights = weights._replace(tensors=with_head(weights.tensors, layers))
     asked = model.init_classifier
     same = weights.classes == classes or (asked and weights.classes is None)
     loaded = pretrained.fill(net, weights.tensors, weights.source, classifier=same)
+    if model.init_head_layers and loaded.left_out:
+        raise UserError(
+            f"init_head_layers={model.init_head_layers}: {weights.source} has no SimCLR head of "
+            "more layers: pre-train with --method simclr --set head_layers=3"
+        )
     if asked and loaded.heads["classifier"] != "loaded":
         raise UserError(
             f"init_classifier=yes: {weights.source} has no classifier for the {len(classes)} "
@@ -58,6 +67,13 @@ def check_exists(init: str | None) -> None:
         raise UserError(
             f"{init} does not exist: --init takes a run folder, a file of weights, or timm"
         )
+
+
+def check_available(model: ModelConfig) -> None:
+    """Called before the data is read: the initial weights exist, or can be downloaded."""
+    if model.init is not None and pretrained.is_timm(model.init):
+        pretrained.check_timm(model.init, model.net)
+    check_exists(model.init)
 
 
 def read_weights(init: str, net: str, image_size: int) -> Weights:

@@ -4,6 +4,7 @@ An estimator takes no steps: it is fitted once.
 """
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from comatch.data.splits import Split
 from comatch.device import peak_memory_mb, synchronize, threads
 from comatch.errors import UserError
 from comatch.methods import Estimator
-from comatch.training import ranks, state
+from comatch.training import out_of_distribution, ranks, state
 from comatch.training.build import Built, build, description
+from comatch.training.checks import check_teacher
 from comatch.training.environment import run_start
 from comatch.training.journal import Journal
 from comatch.training.meter import Meter, averages
+from comatch.training.monitor import monitor
 from comatch.training.progress import Bar, OpenBar, TrainingBar
 from comatch.training.recipe import Recipe
 from comatch.training.run_folder import RunFolder
@@ -48,9 +51,11 @@ def fit(
 ) -> dict[str, Any]:
     """Train until the last step, from the folder's checkpoint if it has one.
 
-    Return the summary. Its accuracy is that of the last EMA model, never of the best.
+    Return the summary. Its accuracy is that of the last EMA model, never of the best. A run
+    without labels has the accuracy of classifiers on its features, if the classes are known.
     """
     started, is_new = run_start(), not folder.exists()
+    check_teacher(recipe)
     split = folder.split_for(recipe, dataset)
     ranks.check_same(folder, recipe, dataset)
     torch.manual_seed(recipe.seed)
@@ -91,10 +96,11 @@ def fit_estimator(
         assert isinstance(run.feed, CachedFeatures)
         estimator.fit(run.feed.examples())
         bar.advance(steps)
-        scores = evaluate(run, parts_of(dataset, split))
+        scores = evaluate(run, parts_of(dataset, split), last=True)
         journal.write(steps, "eval", scores)
     if estimator.linear:
         folder.write_model(run.trained, description(run))
+        folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
     return write_summary(folder, run, dataset, split, scores, time.perf_counter() - began)
 
 
@@ -110,6 +116,10 @@ def take_steps(
     recipe, device = run.recipe, run.mean.device
     start, seconds, position = state.restore(folder, run)
     parts = parts_of(dataset, split)
+    seen = dataset.train.subset(split.unlabelled)  # without labels, by a run that uses none
+    score = (
+        partial(evaluate, run, parts) if recipe.uses_labels else partial(monitor, run, seen, parts)
+    )
     began = time.perf_counter() - seconds
     scores: dict[str, float] | None = None
     means: dict[str, float] = {}
@@ -141,7 +151,7 @@ def take_steps(
                 means = averages(run.step.meter.read()) | run.feed.counts()
                 journal.write(done, "train", means)
             if evaluating:
-                scores = evaluate(run, parts)
+                scores = score(last=last)
                 journal.write(done, "eval", scores)
             if means and (logging or evaluating):
                 bar.show(done, means | (scores or {}))
@@ -153,7 +163,10 @@ def take_steps(
             if stopping and not last:
                 raise Interrupted(done, folder.path)
 
-    scores = scores or evaluate(run, parts)  # of the last step
+    if scores is None:  # it was resumed after its last step
+        scores = score(last=True)
+    if recipe.uses_labels:
+        folder.write_known_images(out_of_distribution.learn(run, dataset.train, split).to_store())
     return write_summary(folder, run, dataset, split, scores, time.perf_counter() - began)
 
 
@@ -213,7 +226,7 @@ class WatchBar:
             self.stop.asked = False
 
 
-def evaluate(run: Built, parts: dict[str, Part | None]) -> dict[str, float]:
+def evaluate(run: Built, parts: dict[str, Part | None], last: bool) -> dict[str, float]:
     """Accuracy of the EMA model on each part that there is."""
 
     def predict(inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The optimiser: SGD with Nesterov momentum as in the paper, or Muon."""
+"""The optimiser: SGD with Nesterov momentum as in the paper, Muon, or LARS for large batches."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from comatch.config import Config, setting
+from comatch.config import Config, require, setting
 from comatch.methods import Method
+from comatch.training.lars import Lars
 from comatch.training.muon import Muon
 from comatch.training.schedules import SCHEDULES
 
@@ -31,26 +32,51 @@ class OptimConfig(Config):
     )
     schedule: str = setting(
         "cosine-7/16",
-        "learning rate over the run: cosine-7/16 (ends at a fifth) or cosine (ends at zero)",
+        "learning rate over the run: cosine-7/16 (ends at a fifth), cosine (ends at zero) or "
+        "steps (a tenth after 60 %, a hundredth after 80 %)",
         choices=tuple(SCHEDULES),
     )
+    warmup: float = setting(
+        0.0, "share of the run in which the learning rate grows linearly", least=0, below=1
+    )
+    head_lr: float | None = setting(
+        None, "initial learning rate of the classifier; default: same as lr", above=0
+    )
     optimizer: str = setting(
-        "sgd", "sgd, or muon: Muon for the encoder's weight matrices", choices=("sgd", "muon")
+        "sgd",
+        "sgd, muon (Muon for the encoder's weight matrices) or lars (for large batches)",
+        choices=("sgd", "muon", "lars"),
     )
     muon_lr: float = setting(0.02, "initial learning rate of Muon, same schedule", above=0)
     muon_decay: float | None = setting(None, "weight decay of Muon; default: same as weight_decay")
-    momentum: float = setting(0.9, "Nesterov momentum")
+    momentum: float = setting(0.9, "momentum")
+    nesterov: bool = setting(True, "SGD: Nesterov momentum")
     weight_decay: float = setting(5e-4, "weight decay")
     decay_norms: bool = setting(False, "apply weight decay to batch norm and norm biases too")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.head_lr is None or self.optimizer == "sgd",
+            f"head_lr={self.head_lr}: only optimizer=sgd has a learning rate for the classifier",
+        )
 
-def build(method: Method, lr: Tensor, config: OptimConfig) -> torch.optim.SGD:
-    """SGD for every parameter; or Muon for the encoder's matrices and SGD for the rest."""
+
+def build(
+    method: Method, lr: Tensor, config: OptimConfig, head_lr: Tensor | None = None
+) -> torch.optim.SGD:
+    """SGD or LARS for every parameter; or Muon for the encoder's matrices and SGD for the rest.
+
+    With `head_lr`, the classifier has that learning rate.
+    """
     c = config
+    if c.optimizer == "lars":
+        learning = [p for p in method.parameters() if p.requires_grad]
+        return Lars(learning, lr, c.momentum, c.weight_decay)
     parameters = [p for p in method.net.encoder.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.ndim >= 2]
     if c.optimizer == "sgd" or not matrices:
-        return build_sgd(method, lr, c.momentum, c.weight_decay, c.decay_norms)
+        return build_sgd(method, lr, c.momentum, c.weight_decay, c.decay_norms, c.nesterov, head_lr)
     taken = {id(p) for p in matrices}
     groups = groups_of(method, c.weight_decay, c.decay_norms, taken)
     decay = c.weight_decay if c.muon_decay is None else c.muon_decay
@@ -58,11 +84,21 @@ def build(method: Method, lr: Tensor, config: OptimConfig) -> torch.optim.SGD:
 
 
 def build_sgd(
-    net: nn.Module, lr: Tensor, momentum: float, weight_decay: float, decay_norms: bool
+    net: nn.Module,
+    lr: Tensor,
+    momentum: float,
+    weight_decay: float,
+    decay_norms: bool,
+    nesterov: bool = True,
+    head_lr: Tensor | None = None,
 ) -> torch.optim.SGD:
     """`lr` is a tensor that the training step writes, so a captured step stays valid."""
-    groups = groups_of(net, weight_decay, decay_norms)
-    return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=True)
+    head = [] if head_lr is None else list(net.net.classifier.parameters())  # type: ignore
+    groups = groups_of(net, weight_decay, decay_norms, {id(p) for p in head})
+    if head:
+        groups.append({"params": head, "weight_decay": weight_decay, "lr": head_lr})
+    nesterov = nesterov and momentum > 0
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
 
 
 def groups_of(

@@ -23,6 +23,13 @@ from comatch.data.summary import Summary
 from comatch.errors import printable
 
 Item = TypeVar("Item")
+SHOWN = (
+    ("test", "top1"),
+    ("validation", "validation_top1"),
+    ("kNN", "knn_top1"),
+    ("kNN, validation", "validation_knn_top1"),
+    ("linear", "linear_top1"),
+)
 LINES = 10  # plain lines a run, where there is no terminal to draw on
 
 
@@ -123,7 +130,7 @@ def describe(values: dict[str, float]) -> str:
         text += f"  pseudo-labels {values['confident']:.0%} used"
     if "pseudo_accuracy" in values:
         text += f", {values['pseudo_accuracy']:.1%} right"
-    for name, key in (("test", "top1"), ("validation", "validation_top1")):
+    for name, key in SHOWN:
         if key in values:
             text += f"  {name} {values[key]:.1%}"
     return text

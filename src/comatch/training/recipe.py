@@ -6,8 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from comatch import methods
 from comatch.augment.policies import ViewConfig
-from comatch.config import Config, MethodConfig, flatten, replace, require, setting, settings_of
+from comatch.config import (
+    Config,
+    MethodConfig,
+    NamedConfig,
+    flatten,
+    replace,
+    require,
+    setting,
+    settings_of,
+)
 from comatch.data.cached_features import FeatureConfig
 from comatch.data.config import DataConfig, Reading, StreamConfig
 from comatch.nets.config import ModelConfig
@@ -19,7 +29,7 @@ class Recipe(Config):
     """The settings of a run. Groups of settings lie beside the code that reads them."""
 
     name: str = ""  # the function in `recipes` that made it
-    method: MethodConfig = field(default_factory=MethodConfig)
+    method: NamedConfig = field(default_factory=MethodConfig)
     dataset: DataConfig = field(default_factory=DataConfig)
     streaming: StreamConfig = field(default_factory=StreamConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
@@ -50,8 +60,13 @@ class Recipe(Config):
         return Path(self.method.method).stem
 
     @property
+    def uses_labels(self) -> bool:
+        """Whether this is training, not pre-training without labels."""
+        return methods.find(self.method.method).uses_labels
+
+    @property
     def reading(self) -> Reading:
-        return Reading(self.dataset, self.streaming, self.model.frozen)
+        return Reading(self.dataset, self.streaming, self.model.frozen, self.uses_labels)
 
     @property
     def split_seed(self) -> int:
@@ -64,7 +79,7 @@ def renamed(recipe: Recipe, name: str) -> Recipe:
     return dataclasses.replace(recipe, name=name)
 
 
-def from_json(plain: dict[str, Any], method: Callable[[str], MethodConfig]) -> Recipe:
+def from_json(plain: dict[str, Any], method: Callable[[str], NamedConfig]) -> Recipe:
     """The recipe that `to_json` wrote. A setting that is unknown or missing is a KeyError."""
     flat = flatten(plain)
     own = dict(flat.pop("method"))

@@ -3,6 +3,7 @@
 Of several ranks, only the first writes into it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from comatch.training.recipe import Recipe, from_json
 from comatch.types import Dataset
 
 DESCRIBED = {"net", "stem", "image_size", "embedding_dim", "classes", "mean", "std"}
+PRETRAINING = "pretraining"  # in a run folder: the run without labels that it started from
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class RunFolder:
         self.checkpoint = path / "last.pt"
         self.weights = path / "model.safetensors"
         self.model = path / "model.json"
+        self.known_images = path / "known_images.safetensors"
         self.summary = path / "summary.json"
 
     def exists(self) -> bool:
@@ -62,7 +65,8 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
         # A killed write leaves a .part file.
-        if any(not name.endswith(".part") and name != files.LOCK for name in there):
+        own = (files.LOCK, PRETRAINING)
+        if any(not name.endswith(".part") and name not in own for name in there):
             hint = "add --resume to continue it, or " if self.exists() else ""
             raise UserError(f"{self.path} is not empty: {hint}choose another --out")
 
@@ -126,7 +130,10 @@ class RunFolder:
     def split_for(self, recipe: Recipe, dataset: Dataset) -> Split:
         """The split that the run recorded, or the one that a new run makes."""
         recorded = self.load_split(dataset, recipe)
-        return recorded or splits.make(dataset, recipe.dataset, recipe.split_seed)
+        if recorded:
+            return recorded
+        split = splits.make(dataset, recipe.dataset, recipe.split_seed)
+        return split if recipe.uses_labels else splits.without_labels(split)
 
     def data_dir(self) -> Path:
         with files.expecting(self.config):
@@ -151,13 +158,13 @@ class RunFolder:
     def write_model(self, net: torch.nn.Module, description: dict[str, Any]) -> None:
         if distributed.rank() > 0:
             return
-        content = weights.to_safetensors(net.state_dict())
-        files.write_file(self.weights, lambda file: file.write(content))
+        write_tensors(self.weights, net.state_dict())
         files.write_checked(self.model, description)
 
     def description(self) -> dict[str, Any]:
         """model.json: classes, sizes and preprocessing of the network."""
-        described = read_json(self.model)
+        # In the layout of the Hugging Face hub, it is config.json.
+        described = read_json(self.model if self.model.exists() else self.config)
         if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
             raise UserError(f"{self.model} does not describe a network: damaged run folder")
         return described
@@ -175,10 +182,27 @@ class RunFolder:
             )
         if not self.weights.exists():
             raise UserError(f"{self.path} holds no trained network yet: finish it with --resume")
-        try:
-            return weights.read_safetensors(self.weights)
-        except Exception as error:  # a damaged file can cause any error
-            raise UserError(f"{self.weights} is damaged: {error}") from None
+        return read_tensors(self.weights)
+
+    def write_known_images(self, known: dict[str, torch.Tensor]) -> None:
+        if distributed.rank() == 0:
+            write_tensors(self.known_images, known)
+
+    def read_known_images(self) -> dict[str, torch.Tensor] | None:
+        """What `write_known_images` wrote; None for a run without it."""
+        return read_tensors(self.known_images) if self.known_images.exists() else None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    content = weights.to_safetensors(tensors)
+    files.write_file(path, lambda file: file.write(content))
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return weights.read_safetensors(path)
+    except Exception as error:  # a damaged file can cause any error
+        raise UserError(f"{path} is damaged: {error}") from None
 
 
 class NothingToResumeError(UserError):

@@ -19,7 +19,7 @@ from comatch.training.capture import Captured, choose_engine
 from comatch.training.meter import Meter, score
 from comatch.training.optim import gradient_norm
 from comatch.training.recipe import Recipe
-from comatch.training.schedules import SCHEDULES
+from comatch.training.schedules import SCHEDULES, warmed
 
 
 @contextmanager
@@ -41,7 +41,8 @@ class TrainStep:
         self.meter = Meter()
         self.lr = torch.zeros((), device=device)
         self.parameters = [p for p in method.parameters() if p.requires_grad]
-        self.optimizer = optim.build(method, self.lr, recipe.optim)
+        self.head_lr = None if recipe.optim.head_lr is None else torch.zeros((), device=device)
+        self.optimizer = optim.build(method, self.lr, recipe.optim, self.head_lr)
         self.schedule = SCHEDULES[recipe.optim.schedule]
 
         learner: Any = method
@@ -65,9 +66,10 @@ class TrainStep:
             self.run()
 
     def load_optimizer(self, state: dict[str, Any]) -> None:
+        rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr  # load_state_dict replaces the tensor
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = lr  # load_state_dict replaces the tensor
 
     def take(self) -> None:
         """The part of a step that runs on the device alone."""
@@ -76,7 +78,11 @@ class TrainStep:
         step = self.forward(batch)
         step.loss.backward()
         config = self.recipe.optim
-        self.lr.copy_(config.lr * self.schedule(self.method.step / config.steps))
+        progress = self.method.step / config.steps
+        rate = warmed(self.schedule, progress, config.warmup, 1 / config.steps)
+        self.lr.copy_(config.lr * rate)
+        if config.head_lr and self.head_lr is not None:
+            self.head_lr.copy_(config.head_lr * rate)
         norm = gradient_norm(self.parameters)
         self.optimizer.step()
         self.method.after_step(step.remember)

@@ -443,7 +443,7 @@ def test_table_2_from_pretrained_weights(tmp_path):
     for folder, name in (("1pct-moco-v2", "MoCo v2"), ("1pct-my-own", "my own")):
         config = read_json(table.path / folder / "supervised-seed0/config.json")["recipe"]
         assert config["model"]["init"] == str(run)
-        assert config["optim"]["lr"] == 0.03  # the paper's with pre-trained weights
+        assert (config["optim"]["lr"], config["optim"]["head_lr"]) == (0.02, 5.0)  # SwAV's
         assert f"- {name}: {run}\n" in page
 
 
@@ -467,6 +467,23 @@ def test_table_2_from_the_command_line(cli):
         code, _, err = cli(*words, *more)
         assert (code, err.count("\n")) == (2, 1), err
         assert fragment in err
+
+
+@pytest.mark.usefixtures("no_data")
+def test_table_2_shows_every_row_of_the_paper(tmp_path):
+    """Those that are not trained say so; from a pre-training, the paper's methods are trained."""
+    (tmp_path / "file.pth").touch()
+    wanted = Experiment(Request(data="digits", device="cpu"), tmp_path / "t", (0,), train=False)
+    for inits, more in (({}, set()), ({"MoCo v2": tmp_path / "file.pth"}, {"MoCo v2"})):
+        table = table2(wanted, inits=inits)
+        rows = {name: ours for name, _, ours in table.rows()}
+        names = [f"{start}, then {m}" if start else m for start, m in paper.TABLE2_EPOCHS]
+        assert sorted(rows) == sorted(names)
+        assert all(ours[2::2] == ["not run", "not run"] for ours in rows.values())
+        planned = {(c.start, m) for c in table.columns for m in c.group.methods}
+        own = {(start, m) for start, m in paper.TABLE2_EPOCHS if start in more}
+        assert planned == {("", "fixmatch_da"), ("", "comatch_momentum")} | own
+        assert "| SimCLR v2, then distill | 1,200 |" in (table.path / "table2.md").read_text()
 
 
 @pytest.mark.parametrize("share", [1, 10])

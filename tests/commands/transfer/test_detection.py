@@ -383,9 +383,10 @@ def test_resume_is_bit_exact(tmp_path, monkeypatch):
     options = QUICK | {"steps": 4, "settings": SMALL, "save_every": 2}
     with pytest.warns(UserWarning, match="1 of train2017 were left out"):
         fine_tune_on(own_data, run, out=tmp_path / "whole", **options)
-    options |= {"out": tmp_path / "broken", "resume": True}
+    options |= {"out": tmp_path / "broken"}
     with pytest.raises(Killed):
         run_with(STEP, killed_after(3), own_data, run, **options)
+    options |= {"resume": True}
     shutil.rmtree(run)  # the checkpoint has the weights
     stopping = "comatch.training.signals.StopRequest.__init__", request_stop
     with pytest.raises(Interrupted) as stopped:

@@ -31,6 +31,7 @@ from comatch.planning import (
     load_dataset,
     plan,
     refuse_changes,
+    short_name,
     summarise,
 )
 from comatch.tables import origin, to_text
@@ -87,7 +88,7 @@ class Job:
 
 
 def compare(
-    data: str | Path | Request | None = None,
+    data: Any = None,
     *,
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] = (0, 1, 2),
@@ -118,7 +119,9 @@ def compare(
         check_splits(jobs)
         return Comparison(folder, publish(folder, jobs))
     home = home_of_data(request, jobs)
-    dataset = load_dataset(recipes[0].reading, home, request.progress, request.strict)
+    dataset = load_dataset(
+        recipes[0].reading, home, request.progress, request.strict, request.given
+    )
     check_methods(todo, dataset)
     check_splits(jobs, dataset)
 
@@ -206,7 +209,7 @@ def run_name(recipe: Recipe) -> str:
 def default_folder(recipe: Recipe) -> Path:
     """runs/compare-digits-40, without a number, so that the same command continues."""
     labels = labels_text(recipe.dataset.labels).replace("%", "pct")
-    return Path("runs") / f"compare-{Path(recipe.dataset.data).name}-{labels}"
+    return Path("runs") / f"compare-{short_name(recipe.dataset.data)}-{labels}"
 
 
 def check_folder(folder: Path, jobs: Sequence[Job]) -> None:

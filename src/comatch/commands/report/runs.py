@@ -8,7 +8,7 @@ import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -74,23 +74,36 @@ class Run:
 
     def metrics(self, wanted: Mapping[str, str]) -> dict[str, dict[int, float]]:
         """Metrics by name and step; `wanted` names the kind of line to read each from."""
-        file = self.path / "metrics.jsonl"
         values: dict[str, dict[int, float]] = {name: {} for name in wanted}
+        for step, kind, entry in self.journal():
+            for name in entry.keys() & wanted.keys():
+                if wanted[name] == kind:
+                    values[name][step] = entry[name]
+        return values
+
+    def all_metrics(self) -> dict[str, dict[int, float]]:
+        """Every metric by name and step."""
+        values: dict[str, dict[int, float]] = defaultdict(dict)
+        for step, _, entry in self.journal():
+            for name, value in entry.items():
+                values[name][step] = value
+        return values
+
+    def journal(self) -> Iterator[tuple[int, str, dict[str, float]]]:
+        """Each line of metrics.jsonl: the step, the kind, and the metrics."""
+        file = self.path / "metrics.jsonl"
         try:
             text = file.read_text()
         except FileNotFoundError:  # the run has just started
-            return values
+            return
         except (OSError, ValueError) as error:
             raise UserError(f"{file} cannot be read: {error}") from None
         for line in text.split("\n")[:-1]:  # a run that still trains may have written half a line
             try:
                 entry = json.loads(line)
-                for name, kind in wanted.items():
-                    if entry["kind"] == kind and name in entry:
-                        values[name][entry["step"]] = entry[name]
-            except (ValueError, TypeError, KeyError):
+                yield entry.pop("step"), entry.pop("kind"), entry
+            except (ValueError, TypeError, KeyError, AttributeError):
                 raise UserError(f"{file} was not written by comatch train") from None
-        return values
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class Table2(AccuracyTable):
 
     name, number, made = "table2", 2, paper.TABLE2_MADE
     columns: list[Column]
+    others: list[tuple[str, str]]  # the paper's rows, by start and method, that nobody asked for
 
     @property
     def groups(self) -> list[Group]:
@@ -83,12 +84,21 @@ class Table2(AccuracyTable):
                 epochs = joined(epochs_text(epochs_of(cell.recipe)) for cell in cells)
                 found.append(
                     (
-                        f"{start}, then {method}" if start else method,
+                        row_name(start, method),
                         [*published_columns(start, method), *theirs],
                         [epochs, sizes, *ours],
                     )
                 )
-        return found
+        return found + [self.not_run(start, method) for start, method in self.others]
+
+    def not_run(self, start: str, method: str) -> tuple[str, list[str], list[str]]:
+        """A row of the paper without runs of ours."""
+        shares = dict.fromkeys(column.share for column in self.columns)
+        none = paper.Tops(None, None)
+        tops = [t for one in shares for t in paper.TABLE2[one].get((start, method), none)]
+        ours = ["", "", *["not run", ""] * len(shares)]
+        theirs = [*published_columns(start, method), *map(per_cent, tops)]
+        return row_name(start, method), theirs, ours
 
     def notes(self) -> list[str]:
         """The initial weights of the pre-trained runs."""
@@ -125,14 +135,15 @@ def table2(
     experiment: Experiment,
     *,
     shares: Sequence[int] = tuple(RECIPES),
-    methods: Sequence[str] = paper.TABLE2_METHODS,
+    methods: Sequence[str] | None = None,
     inits: Mapping[str, str | Path] | None = None,
 ) -> Table2:
     """Fill the table from the runs that exist, and train the others if that is wanted.
 
-    The request's `data` is the folder of ImageNet. `inits` has weights by the name of their
-    pre-training: each method is also trained from each of them. Each share and start is a
-    comparison in a folder of its own.
+    The request's `data` is the folder of ImageNet, or another one. `inits` has weights by the name
+    of their pre-training: each method is also trained from each of them. By default, the methods
+    are the paper's own runs, and from each pre-training those of the paper; its other rows are
+    shown as not run. Each share and start is a comparison in a folder of its own.
     """
     request, out = experiment.request, experiment.out or Path("runs/table2")
     require(bool(shares), "the table has no column: give --shares")
@@ -150,10 +161,24 @@ def table2(
         for one in dict.fromkeys(shares):
             name = f"{one}pct-{slug(start)}" if start else f"{one}pct"
             asked = replace(request, recipe=RECIPES[one], init=init)
-            columns.append(Column(one, start, make_group(out, asked, methods, seeds, name)))
-    table = Table2(experiment, out, columns)
+            group = make_group(out, asked, methods or default_methods(start), seeds, name)
+            columns.append(Column(one, start, group))
+    ours = {(column.start, name) for column in columns for name in column.group.methods}
+    others = [row for row in paper.TABLE2_EPOCHS if methods is None and row not in ours]
+    table = Table2(experiment, out, columns, others)
     table.complete()
     return table
+
+
+def default_methods(start: str) -> Sequence[str]:
+    """The paper's own runs from random weights, or its rows with this pre-training."""
+    rows = [method for name, method in paper.TABLE2_EPOCHS if name == start and start]
+    needs_teacher = ("distill",)
+    return [m for m in rows if m not in needs_teacher] or paper.TABLE2_METHODS
+
+
+def row_name(start: str, method: str) -> str:
+    return f"{start}, then {method}" if start else method
 
 
 def parse_inits(assignments: Sequence[str]) -> dict[str, str]:

@@ -79,8 +79,11 @@ def load_encoder(name: str, default: dict[str, Any], device: str = "auto") -> En
     A file and random weights have the network and preprocessing of `default`.
     """
     where = choose_device(device)
+    folder = RunFolder(Path(name))
+    if Path(name).is_dir() and folder.description().get("pretraining"):
+        return load_pretrained(folder, where)
     if Path(name).is_dir():
-        run = load_classifier(RunFolder(Path(name)), where)
+        run = load_classifier(folder, where)
         return Encoder(name, run.net, run.image_size, run.resize, run.mean, run.std)
     described = describe_timm(name, default["net"]) if pretrained.is_timm(name) else default
     net, size = described["net"], described["image_size"]
@@ -96,6 +99,18 @@ def load_encoder(name: str, default: dict[str, Any], device: str = "auto") -> En
     resize, trained = described.get("resize", size), name != RANDOM
     name = name if trained else f"{RANDOM} {net}"  # so that two nets have results of their own
     return Encoder(name, network.to(where), size, resize, mean, std, trained)
+
+
+def load_pretrained(folder: RunFolder, where: torch.device) -> Encoder:
+    """The encoder of a run without labels, whose network has no classifier."""
+    described, name = folder.description(), str(folder.path)
+    size = described["image_size"]
+    with torch.random.fork_rng(devices=[]):
+        encoder = build_encoder(described["net"], size, described["stem"])
+        network = Network(encoder, classes=1)
+    require_whole(pretrained.fill(network, folder.read_weights(), name))
+    mean, std = (torch.tensor(described[key], device=where) for key in ("mean", "std"))
+    return Encoder(name, network.to(where), size, described["resize"], mean, std)
 
 
 def describe_timm(name: str, default_net: str) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Methods that learn an encoder from images without labels: `comatch pretrain`."""
