@@ -92,7 +92,7 @@ class AllImages(NamedTuple):
     x: Iterable[Tensor]  # [n, 3, H, W], or cached features [n, width]: labelled, X in all
     y: Tensor  # [X]
     u: Iterable[Tensor]  # the same for the U unlabelled images
-    views: Tensor | None = None  # [X, V, width] all views of the labelled ones, if they are cached
+    views: Iterable[Tensor] = ()  # [n, V, width] all views of the labelled ones, if they are cached
 
 
 class Examples(NamedTuple):

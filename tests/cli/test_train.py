@@ -27,6 +27,7 @@ def test_files_of_a_run_folder(cli, images, tmp_path):
         "last.pt",
         "model.safetensors",
         "model.json",
+        "known_images.safetensors",
         "summary.json",
         "tensorboard",
         ".lock",

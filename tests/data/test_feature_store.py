@@ -203,9 +203,9 @@ def test_unreadable_files_have_a_digest_of_zeros(pictures, tmp_path):
 
 def test_a_damaged_index_is_made_anew(pictures, tmp_path):
     before = feature_store.digests(tmp_path, pictures)
-    (tmp_path / "files.sqlite").write_bytes(b"damaged" * 1000)
+    (tmp_path / "files-2.sqlite").write_bytes(b"damaged" * 1000)
     assert np.array_equal(feature_store.digests(tmp_path, pictures), before)
-    with sqlite3.connect(tmp_path / "files.sqlite") as index:
+    with sqlite3.connect(tmp_path / "files-2.sqlite") as index:
         assert index.execute("SELECT count(*) FROM files").fetchone() == (3,)
 
 

@@ -119,7 +119,7 @@ def images(root):
 def test_a_damaged_index(tmp_path):
     part = images(tmp_path / "images")
     expected = digests(tmp_path / "cache", part)
-    index = tmp_path / "cache" / "files.sqlite"
+    index = tmp_path / "cache" / "files-2.sqlite"
     content = index.read_bytes()
     moments = random.Random(0)
     for _ in range(PLACES):
@@ -131,7 +131,7 @@ def test_a_damaged_index(tmp_path):
 
 
 def test_an_index_that_cannot_be_used_is_one_line(tmp_path):
-    (tmp_path / "cache" / "files.sqlite").mkdir(parents=True)
+    (tmp_path / "cache" / "files-2.sqlite").mkdir(parents=True)
     with pytest.raises(UserError, match="COMATCH_CACHE"):
         digests(tmp_path / "cache", images(tmp_path / "images"))
 

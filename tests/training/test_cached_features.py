@@ -173,7 +173,7 @@ def test_a_method_without_views():
 def test_all_images_are_the_labelled_and_the_unlabelled_ones():
     made = feed()
     made.cached_x = Cached(*(part + 100 for part in made.cached_x))  # unlike the unlabelled ones
-    x, y, u = made.everything()
+    x, y, u, _ = made.everything()
     assert torch.equal(torch.cat(list(x))[:, 0].long(), 100 + y)
     assert torch.equal(torch.cat(list(u))[:, 0].long(), torch.arange(30))
 

@@ -226,19 +226,20 @@ class CachedFeatures(Feed):
         u = means(self.cached_u.weak, self.readable_u)
         return AllImages(x, self.labels_x, u, self.labelled_views())
 
-    def labelled_views(self) -> Tensor:
-        """All views that every labelled image has [X, V, components], the plain one first."""
+    def labelled_views(self) -> Iterator[Tensor]:
+        """All views that every labelled image has [n, V, components], the plain one first."""
         assert self.cached_x
         fewest = int(self.views_x[self.readable_x].min())
         weak, strong = (len(views.of_kind(kind, fewest)) for kind in (views.WEAK, views.STRONG))
-        x = torch.cat([self.cached_x.weak[:, :weak], self.cached_x.strong[:, :strong]], 1)
-        return x[self.readable_x].float()
+        for rows in self.readable_x.split(CHUNK):
+            both = self.cached_x.weak[rows, :weak], self.cached_x.strong[rows, :strong]
+            yield torch.cat(both, 1).float()
 
     def examples(self) -> Examples:
         """What an estimator is fitted to."""
         assert self.cached_u
         plain = self.cached_u.plain[self.readable_u].float()
-        return Examples(self.labelled_views(), self.labels_x, plain)
+        return Examples(torch.cat(list(self.labelled_views())), self.labels_x, plain)
 
     def counts(self) -> dict[str, float]:
         every = torch.cat([self.views_x, self.views_u])

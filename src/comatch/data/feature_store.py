@@ -1,6 +1,6 @@
 """Features on disk: computed once for each image, encoder and view, and used by all runs.
 
-    ROOT/files.sqlite           the digest of each file, valid while its size and time stay the same
+    ROOT/files-2.sqlite           the digest of each file, valid while its size and time stay the same
     ROOT/ENCODER/v00.features   rows of float16, appended
     ROOT/ENCODER/v00.keys       for each row the digest of the image and a checksum
 
@@ -266,7 +266,7 @@ def digests_of_files(root: Path, paths: list[str]) -> list[Digest]:
 UNREADABLE: Digest = bytes(16)
 # Size of a file and times of its last change. A copy can bring its time along, but not the second.
 State = tuple[int, int, int]
-INDEX = "files.sqlite"
+INDEX = "files-2.sqlite"
 NOT_DAMAGE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,

@@ -19,12 +19,10 @@ from comatch.methods.comatch import CoMatch
 from comatch.methods.comatch_momentum import CoMatchMomentum
 from comatch.methods.distill import Distill
 from comatch.methods.estimator import Estimator
+from comatch.methods.estimators import ESTIMATORS
 from comatch.methods.fixmatch import FixMatch
 from comatch.methods.fixmatch_da import FixMatchDA
-from comatch.methods.knn import Knn
 from comatch.methods.label_propagation import LabelPropagation
-from comatch.methods.label_spreading import LabelSpreading
-from comatch.methods.logistic_regression import LogisticRegression
 from comatch.methods.mean_teacher import MeanTeacher
 from comatch.methods.method import Method, Step
 from comatch.methods.mixmatch import MixMatch
@@ -33,7 +31,6 @@ from comatch.methods.pretraining import PRETRAINING, Pretraining
 from comatch.methods.pseudo_label import PseudoLabel
 from comatch.methods.remixmatch import ReMixMatch
 from comatch.methods.s4l_rotation import S4LRotation
-from comatch.methods.self_training import SelfTraining
 from comatch.methods.supervised import Supervised
 from comatch.methods.temporal_ensembling import TemporalEnsembling
 from comatch.methods.uda import Uda
@@ -60,11 +57,6 @@ METHODS: dict[str, type[Method]] = {
         Distill,
         Supervised,
     )
-}
-
-ESTIMATORS: dict[str, type[Estimator]] = {
-    estimator.Config.method: estimator
-    for estimator in (LogisticRegression, Knn, LabelSpreading, SelfTraining)
 }
 
 

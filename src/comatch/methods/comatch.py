@@ -93,9 +93,9 @@ class CoMatch(Method):
     def before_step(self, step: int, everything: AllImages) -> None:
         if step > 0:
             return
-        v_x, v_u = self.features(everything.x), self.features(everything.u)
-        views = v_x[:, None] if everything.views is None else everything.views
-        taught = teachers.answer(v_x, everything.y, v_u, views, self.classes)
+        x, u = self.features(everything.x), self.features(everything.u)
+        views = torch.cat([*everything.views] or [x[:, None]])
+        taught = teachers.answer(x, everything.y, u, views, self.classes)
         self.taught.copy_(distributed.from_first_rank(taught**self.config.teachers))
 
     def forward(self, batch: Batch) -> Step:

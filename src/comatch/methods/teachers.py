@@ -10,9 +10,10 @@ from torch import Tensor
 
 from comatch import propagation
 from comatch.methods import self_training
-from comatch.propagation import shares
+from comatch.propagation import MOST_IN_GRAPH, shares
 from comatch.types import Examples
 
+MOST_LABELLED = 2_000  # images that they learn from
 LEAST_SHARE = 1e-3  # of a class: a teacher may be wrong
 NEIGHBOURS, ALPHA = 15, 0.8  # of label spreading
 FOLDS, THRESHOLD = 3, 0.75  # of self-training
@@ -24,18 +25,25 @@ def answer(x: Tensor, y: Tensor, u: Tensor, views: Tensor, classes: int) -> Tens
 
     `views` [X, V, D] are examples of the labelled images for self-training.
     """
+    some_x, some_u = evenly(x, MOST_LABELLED), evenly(u, MOST_IN_GRAPH)
+    x, y, views = x[some_x], y[some_x], views[some_x]
     v_x, v_u = F.normalize(x, dim=1), F.normalize(u, dim=1)
     spread = propagation.spread_labels(v_x, y, v_u, classes, NEIGHBOURS, ALPHA)
-    trained = self_trained(Examples(views, y, u), classes)
+    trained = self_trained(Examples(views, y, u[some_u]), u, classes)
     return shares(moderate(spread) * moderate(trained))
 
 
-def self_trained(examples: Examples, classes: int) -> Tensor:
+def evenly(rows: Tensor, most: int) -> slice:
+    """At most so many of the rows, at even distances."""
+    return slice(None, None, max(1, -(-len(rows) // most)))
+
+
+def self_trained(examples: Examples, u: Tensor, classes: int) -> Tensor:
     """The probabilities [U, C] of logistic regression that labels some images by itself."""
-    p = examples.u.new_zeros(len(examples.u), classes)
-    if len(p):
+    p = u.new_zeros(len(u), classes)
+    if len(u):
         fitted = self_training.fit(examples, FOLDS, THRESHOLD)
-        found = torch.from_numpy(fitted.predict_proba(examples.u.cpu().numpy()))
+        found = torch.from_numpy(fitted.predict_proba(u.cpu().numpy()))
         p[:, torch.from_numpy(fitted.classes_).to(p.device)] = found.to(p)
     return p
 

@@ -52,8 +52,8 @@ def photos(method: str) -> Recipe:
               each; a second run on the same photographs takes seconds
     Result    docs/explanation/results.md
 
-    Only the heads are trained. Their settings were chosen on unlabelled training images of other
-    data than those of the results.
+    Only the heads are trained. Their settings were chosen on four of the data sets of the results,
+    on other draws of the labels.
     """
     recipe = Recipe(
         name="photos",

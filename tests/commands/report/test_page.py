@@ -25,7 +25,7 @@ from comatch.commands.report.page.answers import (
 from comatch.commands.report.page.pictures import DOT, Album
 from comatch.data.copies import near_pairs
 from comatch.types import Dataset, Images
-from helpers import TINY, assert_one_line_error, make_images, read_json
+from helpers import TINY, assert_one_line_error, make_images, read_json, rewrite_json
 
 pytestmark = pytest.mark.slow
 EVIL = "<script>document.title='changed'</script>"
@@ -200,7 +200,7 @@ def with_answers(run):
 def test_images_that_have_moved(cli, trained, run, tmp_path):
     config = read_json(run / "config.json")
     config["recipe"]["dataset"]["data"] = str(tmp_path / "gone")
-    (run / "config.json").write_text(json.dumps(config))
+    rewrite_json(run / "config.json", config)
     page = made(cli, run)
     assert "cannot be shown" in page.text
     assert f"{read_json(run / 'summary.json')['top1']:.1%}" in page.text
@@ -231,7 +231,7 @@ def test_a_run_of_an_old_version(cli, run):
     recipe, present = read_json(old)["recipe"], read_json(run / "config.json")
     dataset = present["recipe"]["dataset"]
     recipe |= {key: dataset[key] for key in ("data", "labels", "image_size")}
-    (run / "config.json").write_text(json.dumps({**present, "recipe": recipe}))
+    rewrite_json(run / "config.json", {**present, "recipe": recipe})
     (run / "known_images.safetensors").unlink()
     page = made(cli, run)
     assert {"map", "unknown", "confusion"} <= page.ids()
@@ -246,7 +246,7 @@ def test_any_number_of_classes(cli, run, classes):
     save_file(weights, run / "model.safetensors")
     names = ["lying", "standing", *(f"class {i}" for i in range(classes))][:classes]
     model = read_json(run / "model.json") | {"classes": names}
-    (run / "model.json").write_text(json.dumps(model))
+    rewrite_json(run / "model.json", model)
     page = made(cli, run)
     assert "map" in page.ids()
     assert Path("report.html").stat().st_size < 10 * 2**20
@@ -254,7 +254,7 @@ def test_any_number_of_classes(cli, run, classes):
 
 def test_labels_that_have_changed_are_noted(cli, trained, run):
     split = read_json(run / "split.json") | {"fingerprint": "0"}
-    (run / "split.json").write_text(json.dumps(split))
+    rewrite_json(run / "split.json", split)
     assert "have changed since the run" in made(cli, run).text
 
 
