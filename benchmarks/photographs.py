@@ -269,6 +269,12 @@ def with_best(values: dict[str, float]) -> list[str]:
     return [f"**{text}**" if text == f"{best:.1f}" else text for text in texts]
 
 
+def summary(rows: Sequence[Row]) -> str:
+    """The last lines of the table: the means over the data."""
+    head, rule, *lines = table(rows).splitlines()
+    return "\n".join([head, rule, *(line for line in lines if "| mean |" in line)])
+
+
 def table(rows: Sequence[Row]) -> str:
     """Accuracy without a condition, and how far CoMatch is ahead of the best of the others."""
     even = [row for row in rows if row["condition"] == "even"]
@@ -312,7 +318,11 @@ def losses(rows: Sequence[Row]) -> str:
     return markdown(["condition", "encoder", "labels a class", "runs", *METHODS], lines)
 
 
-TABLES: dict[str, Callable[[Sequence[Row]], str]] = {"table": table, "losses": losses}
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "summary": summary,
+    "table": table,
+    "losses": losses,
+}
 
 
 def main() -> None:

@@ -211,18 +211,18 @@ def main() -> None:
     parser.add_argument("--no-heads", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/suggest"))
     parser.add_argument("--figure", type=Path, default=Path("docs/explanation/figures/suggest.svg"))
+    parser.add_argument("--table", choices=("logistic", "comatch"), help="print it, and no more")
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
     path = words.out / "runs.csv"
     rows = read(path) if path.exists() else {}
+    if words.table:
+        return print(table(rows, words.table))
     with tempfile.TemporaryDirectory() as home:
         sets = [Images(one, Path(home), words.encoder, words.init) for one in words.folders]
         for draw in range(words.draws):
             for images in sets:
                 measure(images, rows, draw, not words.no_heads, words)
-    for key in ("logistic", "comatch"):
-        if any(row[key] for row in rows.values()):
-            (words.out / f"{key}.md").write_text(table(rows, key) + "\n")
     figures.save(draw_figure(rows, "logistic"), words.figure, ["svg"])
 
 

@@ -197,7 +197,7 @@ def test_mistakes_are_one_line(cli, run, tmp_path):
     shutil.copytree(run, "damaged")
     for text in ("{}", "[]"):
         Path("damaged/model.json").write_text(text)
-        assert "damaged/model.json does not describe a network" in fails("damaged")
+        assert "damaged/model.json" in fails("damaged")
 
 
 def test_without_the_packages_of_onnx(cli, run, tmp_path, monkeypatch):

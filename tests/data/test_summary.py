@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from comatch.data import copies, splits, summary
 from comatch.data.config import DataConfig
@@ -165,3 +166,20 @@ def test_many_copies_in_the_training_part(photos):
         (photos / f"copy{i}.png").write_bytes((photos / "cat/0.png").read_bytes())
     (doubt,) = described(photos, 32).warnings
     assert "3 of 15 training images are copies of others" in doubt
+
+
+def test_copies_among_images_on_disk_are_found(tmp_path):
+    """With a frozen encoder, images are not in memory."""
+    parts = {"train/cat": range(30), "train/dog": range(30, 60), "test/cat": [3], "test/dog": [70]}
+    for part, numbers in parts.items():
+        (tmp_path / part).mkdir(parents=True)
+        for number in numbers:
+            pixels = np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8)
+            image = Image.fromarray(pixels).resize((40, 40), Image.Resampling.BICUBIC)
+            image.save(tmp_path / part / f"{number}.png")
+    (tmp_path / "train/cat/0.png").write_bytes(b"no image")
+    dataset = folder(tmp_path, 32, progress=False, stream="yes")
+    found = summary.copy_doubts(dataset.train, dataset.test)
+    assert len(found) == 1
+    assert "test/cat/3.png" in found[0]
+    assert "train/cat/3.png" in found[0]

@@ -36,8 +36,8 @@ CPU = torch.device("cpu")
 FROZEN = {**TINY, "frozen": True, "views": 6}
 SHARED = {key: value for key, value in FROZEN.items() if key != "bank_size"}  # any method's
 WORDS = as_options(FROZEN)
-ROTATING = ["remixmatch", "s4l_rotation", "distill"]
-OTHERS = [name for name in methods.METHODS if name not in ROTATING]
+ROTATING = ["remixmatch", "s4l_rotation"]
+OTHERS = [name for name in methods.METHODS if name not in (*ROTATING, "distill")]
 
 
 @pytest.fixture(scope="module")

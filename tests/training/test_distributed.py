@@ -261,7 +261,7 @@ def test_only_train_works_in_several_processes(cli, monkeypatch):
     assert not err  # the first process reports it
     monkeypatch.setenv("RANK", "0")
     code, _, err = cli("compare", "digits")
-    assert "only `comatch train` runs in several processes" in err
+    assert "only `comatch train` and `comatch pretrain` run in several processes" in err
 
 
 def test_one_process_is_the_identity():

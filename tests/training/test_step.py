@@ -89,7 +89,7 @@ def test_no_tensor_of_a_step_changes_its_address(build_run, tmp_path, variant):
     run = build_run(**VARIANTS.get(variant, {}))
     take_steps(run, 0, 2)
     before = addresses(run)
-    loop.evaluate(run, {"": load_test(run, tmp_path)})
+    loop.evaluate(run, {"": load_test(run, tmp_path)}, last=False)
     run.step.meter.read()
     state.save(RunFolder(tmp_path), run, 2, 0.0, 0)
     run.step(2)
@@ -219,7 +219,7 @@ def test_captured_steps_continue_after_evaluation_and_checkpoint(build_run, tmp_
     graph = run.step.run.graph
     assert graph is not None
     for first in (6, 9):
-        loop.evaluate(run, {"": test})
+        loop.evaluate(run, {"": test}, last=False)
         run.step.meter.read()
         state.save(RunFolder(tmp_path), run, first, 0.0, 0)
         take_steps(run, first, first + 3)

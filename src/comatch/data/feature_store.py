@@ -1,6 +1,6 @@
 """Features on disk: computed once for each image, encoder and view, and used by all runs.
 
-    ROOT/files-2.sqlite           the digest of each file, valid while its size and time stay the same
+    ROOT/files-2.sqlite         the digest of each file, valid while its size and time stay the same
     ROOT/ENCODER/v00.features   rows of float16, appended
     ROOT/ENCODER/v00.keys       for each row the digest of the image and a checksum
 

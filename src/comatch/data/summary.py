@@ -1,14 +1,19 @@
 """What was read, in a few lines before training begins, and what is doubtful about it."""
 
 import unicodedata
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+import torch
 
 from comatch.data.copies import identical, nearly_equal
 from comatch.data.splits import Split
+from comatch.data.streaming import in_pieces
 from comatch.errors import printable, shortened
-from comatch.types import Dataset, Images, Part
+from comatch.types import Dataset, Files, Images, Part
 
 COLUMNS = 80
 LINES = 3  # of classes
@@ -16,6 +21,8 @@ LONGEST = 24  # characters of a class name
 FEW_LABELS = 3  # of a class
 IMBALANCE = 10  # times as many labels as another class
 SHARE = 0.01  # of copies, from which there is a warning
+SMALL = 32  # pixels, of images on disk that are compared
+MOST_READ = 5_000  # images on disk that are compared: a few seconds
 SHRUNK = 2  # times as large as the working resolution, and details are lost
 
 
@@ -131,10 +138,25 @@ def class_doubts(classes: Sequence[str], counts: dict[str, int]) -> list[str]:
     return found
 
 
+def as_seen(part: Part) -> Images:
+    """The images of a part; those on disk as small squares, without the unreadable ones."""
+    if isinstance(part, Images):
+        return part
+    numbered = replace(part, labels=torch.arange(len(part)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run names what it cannot read
+        found = list(in_pieces(numbered, SMALL, torch.device("cpu"), side=SMALL, some=False))
+    if not found:
+        return Images(torch.zeros(0, 3, SMALL, SMALL, dtype=torch.uint8), torch.zeros(0), [])
+    images, rows = (torch.cat(column) for column in zip(*found, strict=True))
+    return Images(images, part.labels[rows], [part.names[row] for row in rows.tolist()])
+
+
 def copy_doubts(train: Part, test: Part | None) -> list[str]:
-    """Images that occur more than once, if they are in memory."""
-    if not isinstance(train, Images) or not (test is None or isinstance(test, Images)):
+    """Images that occur more than once, if they are in memory or few enough to be read for this."""
+    if isinstance(train, Files) and len(train) + (len(test) if test else 0) > MOST_READ:
         return []
+    train, test = as_seen(train), as_seen(test) if test else None
     names = train.names + (test.names if test else [])
     pairs = identical(train.images, *([test.images] if test else []))
     inside = [(row, first) for row, first in pairs if row < len(train)]

@@ -377,11 +377,11 @@ def test_mistakes_are_reported_before_the_first_run(cli, tmp_path, words, fragme
 def test_missing_data_is_reported_before_the_first_run(tmp_path, monkeypatch):
     opened, load = [], reproduction.load_dataset
 
-    def without_stl10(config, *words):
-        opened.append(config.data)
-        if config.data == "stl10":
+    def without_stl10(reading, *words):
+        opened.append(reading.dataset.data)
+        if reading.dataset.data == "stl10":
             raise UserError("no STL-10 here")
-        return load(config, *words)
+        return load(reading, *words)
 
     monkeypatch.setattr(reproduction, "load_dataset", without_stl10)
     with pytest.raises(UserError, match="no STL-10 here"):

@@ -192,13 +192,26 @@ def test_the_features_are_those_of_the_encoder(run):
     assert torch.allclose(x, truth, atol=1e-5)
 
 
+def watch_encoding(monkeypatch, before):
+    """Call `before` with all images that an encoder is about to see."""
+    make = features.feature_function
+
+    def watched(encoder):
+        compute = make(encoder)
+
+        def call(images):
+            before(images)
+            return compute(images)
+
+        return call
+
+    monkeypatch.setattr(features, "feature_function", watched)
+
+
 def test_existing_results_are_not_computed_again_and_new_ones_are_added(run, monkeypatch):
     transfer("digits", run, shots=[1], repeats=1)
     encoded = []
-    encode = features.evaluation.features
-    monkeypatch.setattr(
-        features.evaluation, "features", lambda *a: encoded.append(len(a[1])) or encode(*a)
-    )
+    watch_encoding(monkeypatch, lambda images: encoded.append(len(images)))
     before = transfer("digits", run, shots=[1], repeats=1).figures
     assert not encoded
     more = transfer("digits", run, shots=[1, 2], repeats=1).figures
@@ -212,15 +225,14 @@ def test_ctrl_c_keeps_the_features_computed_so_far(run, monkeypatch):
     for file in Path("out").rglob("*.*"):
         file.unlink()
     monkeypatch.setattr(features, "AT_ONCE", 60)
-    encode, calls = features.evaluation.features, []
+    calls = []
 
-    def pressing(*a):
-        calls.append(len(a[1]))
+    def press(images):
+        calls.append(len(images))
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return encode(*a)
 
-    monkeypatch.setattr(features.evaluation, "features", pressing)
+    watch_encoding(monkeypatch, press)
     with pytest.raises(KeyboardInterrupt):
         transfer("digits", run, shots=[1], repeats=3)
     assert len(calls) == 3  # it stops after the current piece
@@ -236,15 +248,14 @@ def test_a_killed_test_is_resumed(run, monkeypatch):
         file.unlink()
     monkeypatch.setattr(features, "SAVE_AFTER", 100)
     monkeypatch.setattr(features, "AT_ONCE", 60)
-    encode, calls = features.evaluation.features, []
+    calls = []
 
-    def stopping(*a):
-        calls.append(len(a[1]))
+    def stop(images):
+        calls.append(len(images))
         if len(calls) == 5:
             raise RuntimeError
-        return encode(*a)
 
-    monkeypatch.setattr(features.evaluation, "features", stopping)
+    watch_encoding(monkeypatch, stop)
     with pytest.raises(RuntimeError):
         transfer("digits", run, shots=[1], repeats=3)
     again = transfer("digits", run, shots=[1], repeats=3)
