@@ -1,11 +1,14 @@
 """The engine gives what the network gives."""
 
+import ctypes
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from comatch.nets import build_encoder
+from comatch.nets import build_encoder, signal_stack
 from comatch.nets.engine import Engine
 
 pytestmark = pytest.mark.slow
@@ -72,6 +75,22 @@ def test_a_network_that_cannot_be_converted_runs_in_pytorch():
     assert engine.name == "PyTorch"
     x = (pixels.float() / 255 - MEAN[:, None, None]) / STD[:, None, None]
     assert torch.allclose(engine(pixels), net(x), atol=1e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has this structure")
+def test_signals_do_not_use_memory_of_a_library():
+    """OpenVINO leaves the thread an alternate signal stack that it frees later."""
+
+    def stack():
+        found = signal_stack.Stack()
+        ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found))
+        return found.sp, found.flags
+
+    before = stack()
+    engine = Engine(network("wrn-10-1", 8), MEAN, STD, 8, CPU)
+    assert stack() == before
+    engine(images(3, 8))
+    assert stack() == before
 
 
 @pytest.mark.cuda

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from comatch.nets import signal_stack
+
 CHECKED = 2  # images on which the converted network is compared with PyTorch
 TOLERANCE = 1e-3  # relative difference of their outputs
 BATCH = {"cpu": 32, "cuda": 256, "mps": 64}  # images that are computed at once
@@ -61,7 +63,8 @@ class Engine:
         self.run = eager(self.module, device, self.batch, half=half)
         if device.type == "cpu":
             try:
-                self.run, self.name = self._converted(), "OpenVINO"
+                with signal_stack.kept():
+                    self.run, self.name = self._converted(), "OpenVINO"
             except Exception as error:  # of the exporter or of the converter
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 warnings.warn(
@@ -73,7 +76,8 @@ class Engine:
     def __call__(self, pixels: np.ndarray | Tensor) -> Tensor:
         """The outputs on the CPU, in float32."""
         images = torch.from_numpy(pixels) if isinstance(pixels, np.ndarray) else pixels
-        return self.run(images)
+        with signal_stack.kept():
+            return self.run(images)
 
     def pieces(self, images: Tensor) -> Iterator[Tensor]:
         """Batches of one length: the last one is filled up, so that one compilation serves all."""

@@ -1,8 +1,6 @@
 """`comatch suggest`: the table, the sheet, and what it refuses."""
 
 import csv
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,16 +111,6 @@ def test_errors(cli, folder, words, named):
     assert code == 2
     assert named in err
     assert not (folder / "labels.csv").exists()
-
-
-@pytest.mark.parametrize("key", ["logistic", "comatch"])
-def test_the_tables_of_the_how_to_page_are_those_of_the_results(key):
-    root = Path(__file__).parents[3]
-    benchmark = runpy.run_path(str(root / "benchmarks" / "suggest.py"))
-    rows = benchmark["read"](root / "results" / "suggest" / "runs.csv")
-    made = benchmark["table"](rows, key) + "\n"
-    assert made == (root / "results" / "suggest" / f"{key}.md").read_text()
-    assert made in (root / "docs" / "how-to" / "label.md").read_text()
 
 
 def test_label_says_what_is_not_installed(cli, folder, monkeypatch):
