@@ -23,7 +23,12 @@ from helpers import TINY, make_images, settings_for
 torch.set_num_threads(1)  # tiny nets are slower with more, above all beside other processes
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if "browser" not in config.option.markexpr:
+        skip = pytest.mark.skip(reason="needs a browser: make browser")
+        for item in items:
+            if "browser" in item.keywords:
+                item.add_marker(skip)
     if not torch.cuda.is_available():
         skip = pytest.mark.skip(reason="needs a CUDA GPU")
         for item in items:

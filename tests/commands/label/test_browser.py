@@ -211,6 +211,7 @@ def test_skip_none_undo_zoom_and_search_by_keyboard(page, serve, folder):
     assert page.inner_text("#zoom-text") != shown
     page.keyboard.press("Escape")
     assert not page.locator("#zoom").is_visible()
+    page.wait_for_timeout(300)  # the page gives the focus back to the grid
 
     type_class(page, "cat")
     wait_until(lambda: "cat" in labels(folder).values())
