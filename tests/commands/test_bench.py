@@ -13,8 +13,9 @@ from torch import nn
 
 from comatch import recipes
 from comatch.commands import bench
-from comatch.commands.bench import limits, stages
+from comatch.commands.bench import encoding, limits, stages
 from comatch.config import replace
+from comatch.data.image_folder import folder
 from comatch.device import choose_precision
 from comatch.errors import UserError
 from comatch.training.build import build
@@ -439,3 +440,12 @@ def test_a_step_on_streamed_images(jpegs, cli, tmp_path):
     assert 0 < result["waited_ms"] < result["streamed_ms"]
     assert "stages_ms" not in result
     assert "wait for images" in out
+
+
+def test_the_benchmark_of_encoding_reads_views_of_files(tmp_path):
+    """Through worker processes, which refuse a file that is not the one that was asked for."""
+    make_images(tmp_path / "images", per_class=50, unlabelled=20)
+    files = folder(tmp_path / "images", 16, progress=False, stream="yes").train
+    views = encoding.first_views(files, 110, 16)
+    assert views.shape == (110, 3, 16, 16)
+    assert views.float().std() > 0

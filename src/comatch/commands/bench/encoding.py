@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from comatch.commands.bench.stages import Report, silent
-from comatch.data import view_reader, views
+from comatch.data import feature_store, view_reader, views
 from comatch.data.features import Encoder, groups
 from comatch.data.image_folder import folder
 from comatch.device import synchronize
@@ -93,7 +93,7 @@ def measure(
 def first_views(files: Files, number: int, size: int) -> Tensor:
     """The plain views of the first images, repeated if there are too few."""
     rows = list(range(min(number, len(files))))
-    digests = [bytes(16)] * len(files)  # plain views do not depend on them
+    digests = digests_of(files)
     found = [r.pixels[:, 0].copy() for r in view_reader.render(files, rows, digests, [0], size)]
     if not found or not sum(map(len, found)):
         raise UserError(f"{files.root} has no image that can be read")
@@ -101,10 +101,15 @@ def first_views(files: Files, number: int, size: int) -> Tensor:
     return pixels.repeat(-(-number // len(pixels)), 1, 1, 1)[:number]
 
 
+def digests_of(files: Files) -> list[views.Digest]:
+    """The digests of the files, which worker processes compare with what they read."""
+    return [feature_store.hash_file(str(files.root / name)) for name in files.names]
+
+
 def pipeline_rate(files: Files, encoder: Encoder, engine: Engine) -> float:
     """Views a second from the files to features, in the largest group of views."""
     numbers = groups(FULL)[-1]
-    digests = [views.digest_of(name.encode()) for name in files.names]
+    digests = digests_of(files)
     chunks = view_reader.render(files, range(len(files)), digests, numbers, encoder.size)
     for found in islice(chunks, view_reader.LANES):  # start of the processes
         engine(found.pixels.reshape(-1, 3, encoder.size, encoder.size))
