@@ -89,9 +89,12 @@ def free_memory(device: torch.device) -> None:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """With so many threads of the CPU, or as many as before."""
+    """With so many threads of the CPU; None changes nothing."""
+    if number is None:
+        yield
+        return
     before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
